@@ -51,7 +51,7 @@ const MachineKey machine_key[MACHINE_KEYS] = {
     {"node_disk_bandwidth", KEY_NUMBER, AT(node_disk_bandwidth), 1e6, 1e14, "bytes per second",
      "1.2e9"},
     {"host_bandwidth", KEY_NUMBER, AT(host_bandwidth), 0, 1e13,
-     "bytes per second each way, or 0 for a CPU", "51.2e9"},
+     "bytes per second each way (of a CPU 0), which `./train bench machine` measures", "51.2e9"},
 };
 
 /* Narrower limits of GPUs. Of these keys and product_sustained, whose limits are the same for all

@@ -84,10 +84,13 @@ static void assign_alias(const Walk *w, int node, const KnownKey *known)
         w->load->origin[row] = (Origin){0};
         return;
     }
+    w->load->seen[option_count + (known - known_table)].asks =
+        !cJSON_IsNull(w->json->node[node].item);
     if (known->means != NULL)
         assign_meaning(w, node, row, known);
     else
         assign_value(w->load, w->json, node, row, walk_key(w, node), walk_value(w, node));
+    w->load->origin[row].aliased = true;
     bool *flag = option_field(&option_table[row], w->load->config);
     if (known->negated && cJSON_IsBool(w->json->node[node].item)) *flag = !*flag;
 }

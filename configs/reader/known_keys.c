@@ -238,7 +238,7 @@ const KnownKey known_table[] = {
           "memory of states on the host is always page-locked"),
     /* Of these two, values below 2 ask for no groups; parallel.c says which others have effect. */
     ALIAS("zero_optimization.zero_hpz_partition_size", "parallel.shard",
-          .inert = "|-1|0|1|\"auto\"|"),
+          .inert = "|-1|0|1|\"auto\"|", .positive_only = true),
     UNBUILT_BUT("zero_optimization.zero_quantized_weights", "|false|", "ZeRO++ weight quantisation",
                 "parallel.shard keeps gathers of weights within neighbouring ranks"),
     UNBUILT_BUT("zero_optimization.zero_quantized_nontrainable_weights", "|false|",
@@ -250,7 +250,8 @@ const KnownKey known_table[] = {
                 "between groups once a step"),
     UNBUILT_BUT("zero_optimization.zeropp_loco_param", 0, "ZeRO++ error feedback",
                 "communication_data_type sends gradients in 16 bits"),
-    ALIAS("zero_optimization.mics_shard_size", "parallel.shard", .inert = "|-1|0|1|\"auto\"|"),
+    ALIAS("zero_optimization.mics_shard_size", "parallel.shard", .inert = "|-1|0|1|\"auto\"|",
+          .positive_only = true),
     IGNORED("zero_optimization.mics_hierarchical_params_gather", "|false|",
             "weights are gathered in one step"),
     TREE("zero_optimization.leaf_module", "modules of Hugging Face models"),

@@ -22,6 +22,7 @@ typedef struct {
     /* it was given and refused; rules that read it are skipped, so one mistake gives one error */
     bool wrong;
     bool automatic; /* it was given as "auto" */
+    bool aliased;   /* it was given under another name */
     char *text;     /* returned by config_origin; malloc'ed */
     char *given_at; /* returned by config_given_at; malloc'ed; NULL: it was not given */
 } Origin;
@@ -45,7 +46,8 @@ typedef struct {
 /* Position and value of a key in the document that is being read. */
 typedef struct {
     ConfigPlace place;
-    const cJSON *value;
+    const cJSON *value; /* until the document is freed */
+    bool asks;          /* another name of an option, with a value that is not ignored */
 } Seen;
 
 /* The state of one load. All findings are collected here in the order in which rules are checked;

@@ -59,7 +59,7 @@ bool known_is_inert(const KnownKey *known, const cJSON *value)
     char *text = cJSON_PrintUnformatted(value);
     bool inert = known->inert != NULL && option_among(known->inert, text);
     cJSON_free(text);
-    return inert;
+    return inert || (known->positive_only && cJSON_IsNumber(value) && value->valuedouble < 0);
 }
 
 const char *known_example(const KnownKey *known)

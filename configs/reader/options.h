@@ -149,7 +149,8 @@ typedef struct {
     const char *helps;
     /* KNOWN_ALIAS: the value of the option, as JSON, if this key is true; NULL: the same value. */
     const char *means;
-    bool negated; /* KNOWN_ALIAS of a flag: false stands for true */
+    bool negated;       /* KNOWN_ALIAS of a flag: false stands for true */
+    bool positive_only; /* negative numbers change nothing, besides the values in `inert` */
 } KnownKey;
 
 extern const KnownFeature known_feature[];

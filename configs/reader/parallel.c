@@ -78,19 +78,43 @@ static void check_rows_type(Load *load)
 /* DeepSpeed's names of parallel.shard, which it reads at stage 3 only. */
 static const char hpz_key[] = "zero_optimization.zero_hpz_partition_size",
                   mics_key[] = "zero_optimization.mics_shard_size";
+static const char *const shard_alias[] = {hpz_key, mics_key};
+
+static const Seen *seen_alias(const Load *load, int i)
+{
+    return &load->seen[option_count + known_find(shard_alias[i])];
+}
+
+static bool seen_at_all(const Seen *seen)
+{
+    return seen->place.set > 0 || seen->place.line > 0;
+}
 
 /* Returns the name of DeepSpeed's that gave parallel.shard its value; NULL if none did. */
-static const char *shard_alias(const Load *load)
+static const char *shard_given_as(const Load *load)
 {
-    static const char *const names[] = {hpz_key, mics_key};
     ConfigPlace own = load_place(load, shard_key);
     if (!load_given(load, shard_key)) return NULL;
     for (int i = 0; i < 2; i++) {
-        const ConfigPlace *place = &load->seen[option_count + known_find(names[i])].place;
-        bool given = place->set > 0 || place->line > 0;
-        if (given && memcmp(place, &own, sizeof own) == 0) return names[i];
+        const Seen *seen = seen_alias(load, i);
+        if (seen_at_all(seen) && memcmp(&seen->place, &own, sizeof own) == 0) return shard_alias[i];
     }
     return NULL;
+}
+
+/* Notices each of DeepSpeed's names. Where they have no effect they do not contradict each other;
+ * parallel.shard and one of them do. */
+static void notice_aliases(Load *load)
+{
+    bool own = seen_at_all(&load->seen[option_find(shard_key)]);
+    for (int i = 0; i < 2; i++) {
+        const Seen *seen = seen_alias(load, i);
+        if (!seen->asks) continue;
+        if (!own) load_forget(load, shard_alias[i]);
+        load_idle(load, seen->place, shard_alias[i],
+                  "accepted, without effect here (it is for stage 3; parallel.shard is for the "
+                  "stages 1 to 3)");
+    }
 }
 
 /* Sets a value of DeepSpeed's aside, which then does not count as given. */
@@ -104,7 +128,7 @@ static void set_shard_aside(Load *load)
 void derive_shard(Load *load)
 {
     const Config *c = load->config;
-    const char *name = shard_alias(load);
+    const char *name = shard_given_as(load);
     long long shard = c->parallel.shard, data = c->parallel.data;
     const Candidate now = candidate_of_load(load);
     ConfigPlace place = load_place(load, shard_key);
@@ -112,9 +136,7 @@ void derive_shard(Load *load)
         return;
     if (c->zero_optimization.stage != 3) {
         set_shard_aside(load);
-        load_idle(load, place, name,
-                  "accepted, without effect here (it is for stage 3; parallel.shard is for the "
-                  "stages 1 to 3)");
+        notice_aliases(load);
     } else if (candidate_ranks(&now) > 0 && shard >= data) {
         set_shard_aside(load);
         load_routine(load, place, name,

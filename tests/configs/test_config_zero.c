@@ -260,6 +260,10 @@ static void names_of_shard_groups_are_read_at_stage_3_where_they_fit(void **stat
         {8, 2, "\"zero_hpz_partition_size\": 2", 8,
          "accepted, without effect here (it is for stage"},
         {8, 1, "\"mics_shard_size\": 3", 8, "accepted, without effect here (it is for stage"},
+        /* negative values mean off, as -1 does */
+        {8, 3, "\"mics_shard_size\": -2", 8, NULL},
+        {8, 1, "\"zero_hpz_partition_size\": -8", 8, NULL},
+        {8, 3, "\"zero_hpz_partition_size\": -4, \"mics_shard_size\": 2", 2, NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, "
@@ -308,6 +312,37 @@ static void names_of_shard_groups_that_differ_are_refused(void **state)
     }
 }
 
+/* Where they have no effect they do not contradict each other, and each has its notice; but one and
+ * parallel.shard do. */
+static void names_of_shard_groups_may_differ_at_other_stages(void **state)
+{
+    (void)state;
+    static const char both[] = "\"mics_shard_size\": 4, \"zero_hpz_partition_size\": 2";
+    for (int i = 0; i < 6; i++) {
+        const int stage = i % 3;
+        const char *own = i < 3 ? "" : "\"parallel\": {\"shard\": 8}, ";
+        char *text = text_format("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8, %s"
+                                 "\"zero_optimization\": {\"stage\": %d, %s}}",
+                                 own, stage, both);
+        ConfigReport report;
+        const Config *c = config_parse(&(ConfigContext){.world = 8}, "c.json", text, strlen(text),
+                                       0, NULL, &report);
+        if (i < 3 && c == NULL) fail_msg("%s: %s", text, report.error[0]);
+        assert_true((c != NULL) == (i < 3));
+        bool mics = false, hpz = false;
+        for (int n = 0; n < report.n_notices; n++) {
+            bool idle = strstr(report.notice[n], "without effect here (it is for stage 3") != NULL;
+            mics |= idle && strstr(report.notice[n], "mics_shard_size: ") != NULL;
+            hpz |= idle && strstr(report.notice[n], "zero_hpz_partition_size: ") != NULL;
+        }
+        if (i < 3 && !(mics && hpz)) fail_msg("%s: a notice is missing", text);
+        if (c != NULL) assert_int_equal(config_shard(c, 8), 8);
+        config_report_free(&report);
+        config_free(c);
+        free(text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -319,6 +354,7 @@ int main(void)
         cmocka_unit_test(every_alias_of_a_zero_key_sets_the_key),
         cmocka_unit_test(names_of_shard_groups_are_read_at_stage_3_where_they_fit),
         cmocka_unit_test(names_of_shard_groups_that_differ_are_refused),
+        cmocka_unit_test(names_of_shard_groups_may_differ_at_other_stages),
         cmocka_unit_test(the_largest_integer_is_accepted_as_no_limit),
         cmocka_unit_test(overlap_comm_defaults_to_true_at_stage_3_only),
         cmocka_unit_test(auto_bucket_sizes_are_derived_from_hidden_size),

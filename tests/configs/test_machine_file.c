@@ -136,9 +136,11 @@ static const Refusal refusals[] = {
      "m.json:6:19: device_bytes: a CPU's memory is host_bytes; write 0, or device \"cuda\"\n"
      "m.json:33:21: host_bandwidth: a CPU's memory is the host's; write 0, or device \"cuda\""},
     {"h100", "\"host_bandwidth\": 51.2e9", "\"host_bandwidth\": 0",
-     "m.json:33:21: host_bandwidth: 0 does not fit a GPU; write bytes per second each way, or 0 "
-     "for "
-     "a CPU from 1e+08 to 1e+13, such as 51.2e9"},
+     "m.json:33:21: host_bandwidth: 0 does not fit a GPU; write bytes per second each way (of "
+     "a CPU 0), which `./train bench machine` measures from 1e+08 to 1e+13, such as 51.2e9"},
+    {"h100", "  \"host_bandwidth\": 51.2e9,\n", "",
+     "m.json:1:1: host_bandwidth: the key is missing; write bytes per second each way (of a CPU "
+     "0), which `./train bench machine` measures, such as \"host_bandwidth\": 51.2e9"},
     {"cpu", "\"device\": \"cpu\",\n  \"gpu\": \"\",\n  \"capability\": 0",
      "\"device\": \"cuda\",\n  \"gpu\": \"\",\n  \"capability\": 80",
      "m.json:6:19: device_bytes: 0 is a CPU, but device is \"cuda\"; write the bytes of a GPU's "
