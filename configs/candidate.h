@@ -95,7 +95,8 @@ typedef struct {
 } Reach;
 
 /* Returns the candidate of a config on so many ranks (0: not known). Keys that the config does not
- * give follow from the others. */
+ * give follow from the others. Of parallel.shard under DeepSpeed's names nothing is kept: the
+ * reader leaves it out where it does not fit. */
 Candidate candidate_of_config(const Config *config, int64_t ranks);
 /* Computes the values that follow from the fixed ones. A value that cannot be computed is 0. */
 void candidate_follow(Candidate *candidate);

@@ -89,7 +89,11 @@ static Candidate candidate_of(const Config *config, const Origin *origin, int64_
 
 Candidate candidate_of_config(const Config *config, int64_t ranks)
 {
-    return candidate_of(config, config->provenance, ranks);
+    const Origin *origin = config->provenance;
+    Candidate c = candidate_of(config, origin, ranks);
+    /* Another name of parallel.shard is left out where it does not fit (parallel.c). */
+    if (origin[option_find(names[CANDIDATE_SHARD])].aliased) c.value[CANDIDATE_SHARD] = 0;
+    return c;
 }
 
 Candidate candidate_of_load(const Load *load)

@@ -4,6 +4,7 @@
 
 #include "model/core/min_max.h"
 #include "model/kernels/ops.h"
+#include "optim/optimizer.h"
 #include "parallel/plan/cost.h"
 
 #include <math.h>
@@ -66,16 +67,36 @@ double plan_least_seconds(const Config *config, const Hardware *hardware, const 
     return (double)(b.layers * b.micros) * block_seconds(config, hardware, layout, &b);
 }
 
-/* Returns the bytes of weights, gradients and optimizer states per element of a block: weights and
- * gradients are divided in each shard group, optimizer states among all data-parallel ranks. */
-static double state_bytes(const Config *c, const PlanLayout *l, const BlockPart *b)
+/* Returns the bytes of an element's optimizer states. */
+static double slot_bytes(const Config *c)
+{
+    DType storage = config_dtype(c);
+    size_t bytes = 0;
+    for (int slot = 0; slot < SLOT_MAX; slot++)
+        if (optimizer_has_slot(c, storage, slot))
+            bytes += dtype_size(optimizer_slot_dtype(c, storage, slot));
+    return (double)bytes;
+}
+
+/* Returns the share of the states that lies on the device. Whole shards of them do, so it may be as
+ * little as none. */
+static double states_on_device(const Config *c, bool least)
+{
+    const OffloadConfig *offload = &c->zero_optimization.offload_optimizer;
+    if (offload->device != OFFLOAD_CPU) return 1;
+    return least ? 0 : 1 - offload->ratio;
+}
+
+/* Returns the bytes of weights, gradients and, in this share, optimizer states per element of a
+ * block: weights and gradients are divided in each shard group, optimizer states among all
+ * data-parallel ranks. */
+static double state_bytes(const Config *c, const PlanLayout *l, const BlockPart *b, double share)
 {
     double weight = (double)dtype_size(config_dtype(c)),
-           gradient = (double)dtype_size(config_grad_dtype(c)),
-           moments = c->optimizer.type == OPTIMIZER_SGD ? 0 : 2 * gradient,
+           gradient = (double)dtype_size(config_grad_dtype(c)), states = share * slot_bytes(c),
            group = (double)b->shard;
     return (l->zero == 3 ? weight / group : weight) + (l->zero >= 2 ? gradient / group : gradient) +
-           (l->zero >= 1 ? moments / (double)b->dp : moments);
+           (l->zero >= 1 ? states / (double)b->dp : states);
 }
 
 /* Returns the bytes that one micro-batch keeps in a block for backward. */
@@ -98,8 +119,8 @@ static double weights_of(const Config *c, const BlockPart *b)
 double plan_least_bytes(const Config *config, const PlanLayout *layout, int64_t ranks)
 {
     BlockPart b = part_of_block(config, layout, ranks);
-    return (double)b.layers * (weights_of(config, &b) * state_bytes(config, layout, &b) +
-                               kept_bytes(config, layout, &b));
+    double states = state_bytes(config, layout, &b, states_on_device(config, true));
+    return (double)b.layers * (weights_of(config, &b) * states + kept_bytes(config, layout, &b));
 }
 
 /* Returns whether two units fit: blocks, or the token table and a block. Their other tensors are
@@ -290,6 +311,6 @@ double plan_estimate_bytes(const Config *config, const PlanLayout *layout, int64
     if (layout->recompute == RECOMPUTE_NONE)
         kept += size * rows * ((double)(2 * b.hidden) / sp + (double)(b.heads + b.width));
     flight = fmin((double)b.micros, flight);
-    return (double)b.layers *
-           (weights_of(config, &b) * state_bytes(config, layout, &b) + flight * kept);
+    double states = state_bytes(config, layout, &b, states_on_device(config, false));
+    return (double)b.layers * (weights_of(config, &b) * states + flight * kept);
 }

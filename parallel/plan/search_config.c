@@ -19,7 +19,8 @@ enum { MOST_WORK = 14000000, WORK_OF_CONFIG = 1500, WORK_OF_STAGE = 1500 };
 
 typedef struct {
     const SearchSource *source;
-    const Config *config; /* as given, settled for this hardware */
+    const Config *config;  /* as given, settled for this hardware */
+    const Config *bounded; /* the same for the closed forms */
     Hardware hardware, rank;
     int64_t ranks;
     double room; /* bytes of device memory of a rank; of a node, divided by its ranks */
@@ -135,7 +136,7 @@ static void find_nearest(Search *s, const Candidate *base, PlanSearch *out)
         out->nearest = search_nearest(base, most_tensor);
         return;
     }
-    PlanLayout smallest = search_smallest(s->config, base, most_tensor);
+    PlanLayout smallest = search_smallest(s->bounded, base, most_tensor);
     const Config *config = config_of(s, &smallest);
     const Plan plan = plan_memory(config, &s->hardware);
     config_free(config);
@@ -157,17 +158,17 @@ static void find_nearest(Search *s, const Candidate *base, PlanSearch *out)
 static double bound_of(void *context, const PlanLayout *layout)
 {
     const Search *s = context;
-    if (!plan_gathers_pairs(s->config, layout, s->ranks)) return INFINITY;
-    if (plan_least_bytes(s->config, layout, s->ranks) > s->room) return INFINITY;
-    return plan_least_seconds(s->config, &s->rank, layout, s->ranks);
+    if (!plan_gathers_pairs(s->bounded, layout, s->ranks)) return INFINITY;
+    if (plan_least_bytes(s->bounded, layout, s->ranks) > s->room) return INFINITY;
+    return plan_least_seconds(s->bounded, &s->rank, layout, s->ranks);
 }
 
 /* A layout that seems not to fit comes last. */
 static double guess_of(void *context, const PlanLayout *layout)
 {
     const Search *s = context;
-    double seconds = plan_estimate_seconds(s->config, &s->rank, layout, s->ranks);
-    return plan_estimate_bytes(s->config, layout, s->ranks) > s->room ? 1e3 * seconds : seconds;
+    double seconds = plan_estimate_seconds(s->bounded, &s->rank, layout, s->ranks);
+    return plan_estimate_bytes(s->bounded, layout, s->ranks) > s->room ? 1e3 * seconds : seconds;
 }
 
 /* Returns whether one of the settings "key=value" in `sets` is for the key of `set`. */
@@ -259,10 +260,17 @@ bool plan_search(const SearchSource *source, const Hardware *hardware, PlanSearc
         string_list_free(&sets);
         return false;
     }
+    /* What the closed forms take from the config: where the reader may leave shard groups out they
+     * are all data-parallel ranks, whose parts are the smallest; and a CPU's memory has all
+     * states. */
+    Config bounded = *config;
+    bounded.parallel.shard = base.value[CANDIDATE_SHARD];
+    if (!hardware->cuda) bounded.zero_optimization.offload_optimizer.device = OFFLOAD_NONE;
     const SearchSource read = {source->path, sets.count, (const char *const *)sets.item, ranks, 0};
     int64_t on_node = min_i64(ranks, hardware->devices_per_node);
     Search s = {.source = &read,
                 .config = config,
+                .bounded = &bounded,
                 .hardware = *hardware,
                 .rank = hardware_of_rank(hardware, ranks),
                 .ranks = ranks,

@@ -136,6 +136,26 @@ static void closed_forms_of_presets_are_lower_bounds_and_near(void **state)
         {"configs/gpt3_6_7b.json", "b200", 16, 311, 0, {NULL}},
         {"configs/gpt2_350m.json", "cpu", 4, 173, 0, {NULL}},
         {"configs/llama_1b.json", "h100", 16, 397, 1, {"parallel.shard=2", NULL}},
+        /* states on the host, of which whole shards stay on the device; and in bf16 */
+        {"configs/llama_1b.json",
+         "h100",
+         16,
+         397,
+         2,
+         {"zero_optimization.offload_optimizer.device=cpu",
+          "zero_optimization.offload_optimizer.ratio=0.7"}},
+        {"configs/gpt2_350m.json",
+         "h100",
+         8,
+         397,
+         2,
+         {"bf16.bf16_master_weights_and_grads=true", "bf16.bf16_optimizer_states=true"}},
+        {"configs/gpt2_350m.json",
+         "cpu",
+         4,
+         397,
+         1,
+         {"zero_optimization.offload_optimizer.device=cpu", NULL}},
         /* products of f32 in TF32 */
         {"configs/gpt2_350m.json", "a100", 8, 173, 2, {"bf16.enabled=false", "cuda.tf32=true"}}};
     const int64_t turns = turns_every(5), first = turns_first(turns);
@@ -308,6 +328,41 @@ static void a_config_whose_grid_is_impossible_is_searched(void **state)
     remove(file);
 }
 
+/* Returns the number of legal layouts of a search that plans few of them. */
+static int64_t searched_space(int n, const char *const *sets)
+{
+    const Hardware hardware = machine("h100");
+    const SearchSource source = {.path = file, .n_sets = n, .sets = sets, .world = 4, .work = 1};
+    char err[1024];
+    PlanSearch s;
+    const Config *settled;
+    if (!plan_search(&source, &hardware, &s, &settled, err, sizeof err)) fail_msg("%s", err);
+    assert_true(s.found > 0);
+    config_free(settled);
+    plan_search_free(&s);
+    return s.space;
+}
+
+/* DeepSpeed's name of parallel.shard is left out where it does not fit, so it rules out no layout;
+ * parallel.shard itself does. */
+static void a_name_of_shard_groups_leaves_all_layouts(void **state)
+{
+    (void)state;
+    static const char *const sets[][2] = {
+        {"zero_optimization.stage=3", NULL},
+        {"zero_optimization.stage=3", "zero_optimization.mics_shard_size=2"},
+        {"zero_optimization.stage=3", "zero_optimization.zero_hpz_partition_size=4"},
+        {"zero_optimization.stage=3", "parallel.shard=2"}};
+    int64_t space[4];
+    write_config();
+    for (int i = 0; i < 4; i++)
+        space[i] = searched_space(i > 0 ? 2 : 1, sets[i]);
+    remove(file);
+    if (space[1] != space[0] || space[2] != space[0])
+        fail_msg("%d and %d of %d layouts", (int)space[1], (int)space[2], (int)space[0]);
+    assert_true(space[3] < space[0]);
+}
+
 /* However early a search ends, it does not say that nothing fits while the smallest layout does. */
 static void a_search_that_finds_nothing_says_what_is_smallest(void **state)
 {
@@ -399,6 +454,7 @@ int main(void)
         cmocka_unit_test(the_ten_best_plans_are_found_early),
         cmocka_unit_test(the_bound_has_all_products_of_the_blocks),
         cmocka_unit_test(closed_forms_of_presets_are_lower_bounds_and_near),
+        cmocka_unit_test(a_name_of_shard_groups_leaves_all_layouts),
         cmocka_unit_test(a_search_that_finds_nothing_says_what_is_smallest),
         cmocka_unit_test(a_search_reads_the_tokenizer_once),
         cmocka_unit_test(a_config_whose_grid_is_impossible_is_searched),
