@@ -65,9 +65,9 @@ struct ParamStore {
     int (*shards)(ParamStore *, Purpose purpose, Shard *shards, int max);
     /* Makes the updated weights of a unit visible to the other ranks. All ranks call it, for the
      * same units in the same order, whether they have a shard of them or not. `updated` is an event
-     * on another stream of the device, recorded after the update of this rank's shards of the unit;
-     * it must stay valid until the store is destroyed. NULL: the update is on the compute
-     * stream. */
+     * on another stream of the device, recorded after the update of this rank's shards of the unit.
+     * The next step's end has waited for it at the latest; it must stay valid until then, or until
+     * the store is only destroyed. NULL: the update is on the compute stream. */
     void (*publish)(ParamStore *, int unit, Event *updated);
     /* Whether publish may send weights while later units are still updated. If not, all units are
      * updated before the first one is published. */

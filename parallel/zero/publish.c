@@ -9,11 +9,17 @@ void zero_measure_updates(ZeroStore *s, Exposed *exposed)
     s->updates = exposed;
 }
 
-/* Makes the unit's gather, which is issued next, wait for its update. */
-static void gather_after_update(ZeroStore *s, UnitState *u)
+/* Makes the unit's gather, which is issued next, wait for its update, unless an earlier gather of
+ * its part has. Updates are made in the order of the units. */
+static void gather_after_update(ZeroStore *s, int unit)
 {
-    if (u->updated) device_event_wait(&s->comm, u->updated);
-    u->gathered_after = u->updated;
+    UnitState *u = &s->unit[unit];
+    if (u->updated == NULL) return;
+    device_event_wait(&s->comm, u->updated);
+    if (unit > s->latest_unit) {
+        s->latest = u->updated;
+        s->latest_unit = unit;
+    }
     u->updated = NULL;
 }
 
@@ -24,6 +30,16 @@ static void await_update(ZeroStore *s, Event *updated)
     exposed_begin(s->updates);
     device_event_wait(s->dev, updated);
     exposed_end(s->updates);
+}
+
+/* Before the compute stream waits for a unit's gather: makes it wait for the updates alone for
+ * which the comm stream has waited until then, so that only the rest of the wait is for other
+ * ranks. It adds nothing to the whole wait. */
+static void measure_update(ZeroStore *s, UnitState *u)
+{
+    if (s->updates) await_update(s, u->gathered_after);
+    if (s->latest == u->gathered_after) s->latest = NULL; /* nothing is left to wait for */
+    u->gathered_after = NULL;
 }
 
 /* Returns whether the whole weights of the bucket's i-th unit are gathered. A sharded unit is among
@@ -80,7 +96,7 @@ void zero_issue_gathers(ZeroStore *s, Bucket *bucket)
     device_event_record(s->dev, &s->computed);
     device_event_wait(&s->comm, &s->computed);
     for (int i = 0; i < bucket->n; i++)
-        gather_after_update(s, &s->unit[bucket->unit[i]]);
+        gather_after_update(s, bucket->unit[i]);
     int used = flight_unit(s->dev->flight, -1);
     gather_parts(s, bucket);
     gather_units(s, bucket);
@@ -88,12 +104,15 @@ void zero_issue_gathers(ZeroStore *s, Bucket *bucket)
     for (int i = 0; i < bucket->n; i++) {
         UnitState *u = &s->unit[bucket->unit[i]];
         device_event_record(&s->comm, &u->ready);
+        u->gathered_after = s->latest;
         if (is_gathered(s, bucket, i)) u->weight_state = WEIGHTS_ARRIVING;
         if (s->options.overlap_comm) continue;
-        if (is_gathered(s, bucket, i))
+        if (is_gathered(s, bucket, i)) {
             zero_await_weights(s, bucket->unit[i]);
-        else
-            comm_await(&s->grid->replicate, s->dev, &u->ready);
+            continue;
+        }
+        measure_update(s, u);
+        comm_await(&s->grid->replicate, s->dev, &u->ready);
     }
     bucket_clear(bucket);
 }
@@ -128,6 +147,10 @@ void zero_publish(ParamStore *base, int unit, Event *updated)
     UnitState *u = &s->unit[unit];
     CHECK(u->weight_state != WEIGHTS_HELD, "unit %d published while acquired", unit);
     u->updated = updated;
+    if (unit <= s->latest_unit) { /* the next update of all units begins */
+        s->latest = NULL;
+        s->latest_unit = -1;
+    }
     if (u->at_home && s->grid->replicate.size > 1 && u->part_state == PART_WHOLE)
         u->part_state = PART_OLD;
     if (u->sharded)
@@ -156,8 +179,7 @@ void zero_await_weights(ZeroStore *s, int unit)
     await_update(s, u->updated);
     u->updated = NULL;
     if (u->weight_state != WEIGHTS_ARRIVING) return;
-    /* Only to tell the wait for the update from that for other ranks. */
-    if (s->updates) await_update(s, u->gathered_after);
+    measure_update(s, u);
     comm_await(&s->grid->shard, s->dev, &u->ready);
     u->weight_state = WEIGHTS_HERE;
 }

@@ -18,14 +18,16 @@ typedef enum {
     WEIGHTS_AWAY,     /* only on the ranks that own the shards; no gather was requested yet */
     WEIGHTS_QUEUED,   /* their gather is in a bucket */
     WEIGHTS_ARRIVING, /* their gather is on the comm stream; `ready` is its event */
-    WEIGHTS_HERE,     /* in `weight`, for all work issued to the compute stream from now on */
+    WEIGHTS_HERE,     /* in `weight`, for all work issued to the compute stream from now on, once
+                         that has waited for `updated`, if there is one */
     WEIGHTS_HELD,     /* also in `weight`, between acquire and release */
 } WeightState;
 
 /* Whether this rank's part of a unit has its updated weights. Ranks that hold the same part each
  * update an equal share of it. */
 typedef enum {
-    PART_WHOLE, /* yes, for all work issued to the comm stream from now on */
+    PART_WHOLE, /* yes, for all work issued to the comm stream from now on, once that has waited
+                   for `updated`, if there is one */
     PART_OLD,   /* only its own share is up to date; no gather was requested yet */
     PART_ASKED, /* the gather of the other shares is in a bucket */
 } PartState;
@@ -63,7 +65,8 @@ typedef struct {
     /* The update of this rank's shards, on a stream of its own, for which nothing waits yet that
      * reads them; NULL: there is none. */
     Event *updated;
-    Event *gathered_after; /* the update for which its latest gather waits; NULL: there is none */
+    Event *gathered_after; /* the latest update for which the comm stream waited before `ready`, if
+                              the compute stream has not waited for it; NULL: there is none */
     int64_t used;          /* sharded: the point of its most recent use (prefetch.h) */
     int64_t last;          /* sharded: the last point of its stay */
 
@@ -120,8 +123,12 @@ struct ZeroStore {
     Tensor gathered;   /* the buffer */
     int low, high;     /* without a plan: the units at the two ends of the buffer; -1: none */
 
-    Exposed
-        *updates; /* measures waits for updates on another stream; NULL: they are not measured */
+    /* Updates on another stream. `latest` is that of the last unit for which the comm stream has
+     * waited, `latest_unit`, since the updates of this step began; NULL: the compute stream has
+     * waited for it, too, or there is none (-1). */
+    Event *latest;
+    int latest_unit;
+    Exposed *updates; /* measures waits for them; NULL: they are not measured */
 
     Tensor wire; /* flat; absent if gradients are sent in the dtype in which they are stored */
     void *weights, *gradients, *gathered_memory, *transient, *wire_memory;

@@ -198,6 +198,13 @@ static const Row rows[] = {
      {[EXPOSED_DP] = true, [EXPOSED_HOST] = true},
      {OFFLOAD, "zero_optimization.stage=1", "zero_optimization.overlap_comm=true"}},
     {2, {[EXPOSED_DP] = true, [EXPOSED_HOST] = true}, {OFFLOAD, "zero_optimization.stage=3"}},
+    {4,
+     {[EXPOSED_DP] = true, [EXPOSED_HOST] = true},
+     {OFFLOAD, "zero_optimization.stage=3", "parallel.shard=2"}},
+    {4,
+     {[EXPOSED_DP] = true, [EXPOSED_HOST] = true},
+     {OFFLOAD, "zero_optimization.stage=3", "parallel.shard=2",
+      "zero_optimization.overlap_comm=false"}},
 };
 
 static void run_row(const Folder *folder, const Row *row)
