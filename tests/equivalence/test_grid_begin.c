@@ -20,12 +20,12 @@
 
 enum { BATCH = 12, STEPS = 3 };
 
-static const GridWorld one = {1, 1, 1, false, 1, 0, 1, 1, 0};
+static const GridWorld one = {1, 1, 1, false, 1, 0, 1, 1, 0, 0};
 static const GridWorld worlds[] = {
-    {1, 2, 1, false, 1, 0, 1, 1, 0}, {1, 1, 2, false, 1, 0, 1, 1, 0},
-    {2, 1, 1, false, 1, 0, 2, 1, 0}, {1, 2, 1, false, 1, 3, 1, 1, 0},
-    {1, 3, 1, false, 1, 1, 2, 2, 0}, {1, 1, 4, true, 1, 0, 1, 1, 0},
-    {2, 2, 2, false, 2, 3, 3, 2, 0}, {3, 2, 1, false, 1, 2, 1, 1, 0},
+    {1, 2, 1, false, 1, 0, 1, 1, 0, 0}, {1, 1, 2, false, 1, 0, 1, 1, 0, 0},
+    {2, 1, 1, false, 1, 0, 2, 1, 0, 0}, {1, 2, 1, false, 1, 3, 1, 1, 0, 0},
+    {1, 3, 1, false, 1, 1, 2, 2, 0, 0}, {1, 1, 4, true, 1, 0, 1, 1, 0, 0},
+    {2, 2, 2, false, 2, 3, 3, 2, 0, 0}, {3, 2, 1, false, 1, 2, 1, 1, 0, 0},
 };
 
 /* One run: begins with the weights of the newest checkpoint in `from`, or with those of its seed,

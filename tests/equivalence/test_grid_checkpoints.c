@@ -25,24 +25,25 @@
 enum { BATCH = 12, BEFORE = 2, AFTER = 3, STEPS = BEFORE + AFTER };
 
 static const GridWorld worlds[] = {
-    {1, 1, 1, false, 1, 0, 1, 1, 0}, {1, 2, 1, false, 1, 0, 1, 2, 0},
-    {1, 4, 1, false, 1, 3, 3, 1, 0}, {1, 3, 1, false, 1, 2, 2, 3, 0},
-    {1, 1, 2, false, 1, 0, 2, 1, 0}, {1, 2, 4, true, 1, 1, 1, 8, 0},
-    {1, 1, 3, true, 1, 0, 1, 2, 0},  {2, 1, 1, false, 1, 0, 4, 2, 0},
-    {4, 1, 1, false, 1, 0, 2, 4, 0}, {3, 2, 1, false, 1, 2, 3, 1, 0},
-    {2, 2, 2, true, 1, 3, 2, 3, 0},  {2, 1, 1, false, 2, 0, 2, 1, 0},
-    {1, 4, 1, false, 1, 3, 1, 2, 2}, {1, 4, 1, false, 1, 2, 3, 4, 1},
-    {1, 6, 1, false, 1, 3, 2, 1, 3}, {2, 1, 4, false, 1, 0, 1, 5, 0},
-    {4, 1, 2, true, 1, 0, 3, 2, 0},  {2, 3, 1, false, 1, 1, 1, 1, 0},
-    {3, 1, 3, false, 1, 0, 2, 4, 0}, {2, 2, 2, false, 2, 2, 3, 2, 0},
+    {1, 1, 1, false, 1, 0, 1, 1, 0, 0},   {1, 2, 1, false, 1, 0, 1, 2, 0, 100},
+    {1, 4, 1, false, 1, 3, 3, 1, 0, 100}, {1, 3, 1, false, 1, 2, 2, 3, 0, 50},
+    {1, 1, 2, false, 1, 0, 2, 1, 0, 0},   {1, 2, 4, true, 1, 1, 1, 8, 0, 100},
+    {1, 1, 3, true, 1, 0, 1, 2, 0, 0},    {2, 1, 1, false, 1, 0, 4, 2, 0, 100},
+    {4, 1, 1, false, 1, 0, 2, 4, 0, 50},  {3, 2, 1, false, 1, 2, 3, 1, 0, 0},
+    {2, 2, 2, true, 1, 3, 2, 3, 0, 0},    {2, 1, 1, false, 2, 0, 2, 1, 0, 100},
+    {1, 4, 1, false, 1, 3, 1, 2, 2, 100}, {1, 4, 1, false, 1, 2, 3, 4, 1, 50},
+    {1, 6, 1, false, 1, 3, 2, 1, 3, 50},  {2, 1, 4, false, 1, 0, 1, 5, 0, 100},
+    {4, 1, 2, true, 1, 0, 3, 2, 0, 100},  {2, 3, 1, false, 1, 1, 1, 1, 0, 0},
+    {3, 1, 3, false, 1, 0, 2, 4, 0, 0},   {2, 2, 2, false, 2, 2, 3, 2, 0, 100},
 };
 enum { WORLDS = sizeof worlds / sizeof *worlds };
 
 /* One run: resumes from the newest checkpoint in `load`, or starts; runs steps up to BEFORE, saves
- * in `save`, and runs AFTER more steps if asked to. */
+ * in `save`, and runs AFTER more steps if asked to. An asynchronous save ends after one more step
+ * at least. */
 typedef struct {
     const char *load, *save;
-    bool goes_on;
+    bool goes_on, async;
     int64_t planned; /* planned bytes of a checkpoint */
     double loss[STEPS];
     _Atomic int seen[STEPS][BATCH]; /* how often each sample of a step was read */
@@ -85,6 +86,22 @@ typedef struct {
     Training training;
 } Job;
 
+static void save_and_go_on(Rank *r, Comm *world)
+{
+    const RunOf *run = r->run;
+    Trainer *t = &r->trainer;
+    AsyncResult result;
+    char err[1024];
+    if (!run->async && !trainer_save(t, run->save, "{}", "{}", err, sizeof err))
+        rank_wrong(world, "%s", err);
+    if (run->async && !trainer_save_begin(t, run->save, "{}", "{}", (CheckpointHook){NULL, NULL}))
+        rank_wrong(world, "an asynchronous save does not begin");
+    if (run->async) step_to(r, BEFORE + 1);
+    if (run->goes_on) step_to(r, STEPS);
+    if (run->async && trainer_save_await(t, false, &result) != ASYNC_SAVED)
+        rank_wrong(world, "%s", result.err);
+}
+
 static void train(Comm *world, void *context)
 {
     const Job *job = context;
@@ -93,7 +110,9 @@ static void train(Comm *world, void *context)
     Trainer *t = &r.trainer;
     char err[1024];
     Checkpoint *c = NULL;
-    training_open_rank(t, world, &job->training);
+    training_lay_out(t, world, &job->training);
+    t->saves_async = run->async;
+    training_allocate(t, &job->training);
     if (world->rank == 0) run->planned = memory_plan(t, &job->training.data).checkpoint;
     gpt_connect(t->gpt, noted_batch, &r, &t->state->stats, &t->state->state.loss_seed);
     if (run->load)
@@ -102,8 +121,7 @@ static void train(Comm *world, void *context)
               "%s", err);
     checkpoint_close(c);
     step_to(&r, BEFORE);
-    if (!trainer_save(t, run->save, "{}", "{}", err, sizeof err)) rank_wrong(world, "%s", err);
-    if (run->goes_on) step_to(&r, STEPS);
+    save_and_go_on(&r, world);
     trainer_close(t);
 }
 
@@ -173,12 +191,14 @@ static void check_pair(const RunOf *source, const Held *held, const GridWorld *f
     held_close(&resaved);
 }
 
-/* Resumes from one grid on every `every`-th other; the first depends on the commit (turns.h). */
+/* Resumes from one grid on every `every`-th other; the first depends on the commit (turns.h). Every
+ * other grid saves asynchronously. */
 static int check_from(const GridModel *what, int from, int every, const char *folder)
 {
     char saved[256], again[256];
     int pairs = 0;
-    RunOf source = {.save = saved, .goes_on = grid_world_dtype(what) == F64};
+    RunOf source = {
+        .save = saved, .goes_on = grid_world_dtype(what) == F64, .async = from % 2 == 1};
     Held held;
     snprintf(saved, sizeof saved, "%s/saved", folder);
     snprintf(again, sizeof again, "%s/again", folder);
@@ -237,10 +257,10 @@ static void test_bf16_weights_and_master_weights_resume_on_other_grids(void **st
 static void test_bug_33_layers_keep_their_names_on_other_stages(void **state)
 {
     (void)state;
-    static const GridWorld stages[] = {{1, 1, 1, false, 1, 0, 2, 1, 0},
-                                       {2, 1, 1, false, 1, 0, 2, 1, 0},
-                                       {4, 1, 1, false, 1, 0, 2, 1, 0},
-                                       {2, 1, 1, false, 2, 0, 2, 1, 0}};
+    static const GridWorld stages[] = {{1, 1, 1, false, 1, 0, 2, 1, 0, 0},
+                                       {2, 1, 1, false, 1, 0, 2, 1, 0, 0},
+                                       {4, 1, 1, false, 1, 0, 2, 1, 0, 0},
+                                       {2, 1, 1, false, 2, 0, 2, 1, 0, 0}};
     for (int model = getenv("TEST_SAMPLE") ? 1 : 0; model < 2; model++) {
         GridModel what = {.model = model};
         char *folder[5];
@@ -270,15 +290,15 @@ static void test_bug_33_layers_keep_their_names_on_other_stages(void **state)
 static void test_a_run_resumes_on_ranks_with_a_gpu_each_and_back(void **state)
 {
     (void)state;
-    static const GridWorld to[] = {{1, 2, 2, true, 1, 1, 2, 2, 0},
-                                   {1, 1, 1, false, 1, 0, 1, 1, 0},
-                                   {2, 2, 1, false, 1, 3, 1, 2, 0},
-                                   {1, 1, 1, false, 1, 0, 2, 1, 0},
-                                   {4, 1, 1, false, 1, 0, 2, 4, 0}};
+    static const GridWorld to[] = {{1, 2, 2, true, 1, 1, 2, 2, 0, 100},
+                                   {1, 1, 1, false, 1, 0, 1, 1, 0, 0},
+                                   {2, 2, 1, false, 1, 3, 1, 2, 0, 50},
+                                   {1, 1, 1, false, 1, 0, 2, 1, 0, 0},
+                                   {4, 1, 1, false, 1, 0, 2, 4, 0, 0}};
     enum { CHAIN = sizeof to / sizeof *to };
     static const GridModel what = {.model = 2, .dtype = 1};
     char *folder[CHAIN];
-    RunOf source = {.goes_on = false};
+    RunOf source = {.async = true};
     Held held;
     for (int i = 0; i < CHAIN; i++) {
         folder[i] = text_format("%s/test_grid_gpus.XXXXXX", test_scratch_folder());

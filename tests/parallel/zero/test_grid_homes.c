@@ -89,9 +89,9 @@ static void test_bug_30_a_unit_on_two_stages_has_the_same_bits_on_both(void **st
 {
     (void)state;
     static const GridWorld worlds[] = {
-        {2, 1, 1, false, 1, 0, 2, 1, 0}, {3, 2, 1, false, 1, 1, 3, 1, 0},
-        {4, 1, 2, true, 1, 0, 2, 1, 0},  {2, 2, 2, false, 1, 2, 2, 1, 0},
-        {2, 2, 3, true, 1, 3, 2, 1, 0},  {2, 1, 2, false, 2, 0, 4, 1, 0},
+        {2, 1, 1, false, 1, 0, 2, 1, 0, 0}, {3, 2, 1, false, 1, 1, 3, 1, 0, 0},
+        {4, 1, 2, true, 1, 0, 2, 1, 0, 0},  {2, 2, 2, false, 1, 2, 2, 1, 0, 0},
+        {2, 2, 3, true, 1, 3, 2, 1, 0, 0},  {2, 1, 2, false, 2, 0, 4, 1, 0, 0},
     };
     for (int w = 0; w < (int)(sizeof worlds / sizeof *worlds); w++)
         for (int dtype = getenv("TEST_SAMPLE") ? 3 : 0; dtype < 4; dtype++)

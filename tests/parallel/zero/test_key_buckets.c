@@ -101,10 +101,10 @@ static void bucket_sizes_decide_which_units_share_a_group_of_calls(void **state)
 {
     (void)state;
     static const GridWorld worlds[] = {
-        {1, 2, 1, false, 1, 0, 2, 1, 0}, {1, 2, 2, false, 1, 1, 2, 1, 0},
-        {2, 2, 1, false, 1, 1, 2, 1, 0}, {2, 2, 2, true, 1, 0, 2, 1, 0},
-        {2, 2, 1, false, 2, 1, 2, 1, 0}, {1, 1, 2, false, 1, 1, 2, 1, 0},
-        {2, 1, 1, false, 1, 1, 2, 1, 0}};
+        {1, 2, 1, false, 1, 0, 2, 1, 0, 0}, {1, 2, 2, false, 1, 1, 2, 1, 0, 0},
+        {2, 2, 1, false, 1, 1, 2, 1, 0, 0}, {2, 2, 2, true, 1, 0, 2, 1, 0, 0},
+        {2, 2, 1, false, 2, 1, 2, 1, 0, 0}, {1, 1, 2, false, 1, 1, 2, 1, 0, 0},
+        {2, 1, 1, false, 1, 1, 2, 1, 0, 0}};
     static const int64_t sizes[][2] = {
         {1000000, 1000000}, {0, 1000000}, {1000000, 0}, {6000, 9000}, {9000, 6000}};
     for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++)

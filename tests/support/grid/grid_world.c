@@ -65,6 +65,9 @@ Config *grid_world_config(const GridWorld *w, const GridModel *what, int64_t bat
     free(text);
     config->eval.sample_tokens = 0; /* the sequences are too short for samples */
     config->train_batch_size = batch;
+    if (w->offload)
+        config->zero_optimization.offload_optimizer =
+            (OffloadConfig){OFFLOAD_CPU, w->offload / 100.0, true};
     config->parallel.data = w->dp;
     config->parallel.shard = w->shard;
     config->parallel.tensor = w->tp;

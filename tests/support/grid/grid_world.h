@@ -10,7 +10,8 @@ typedef struct {
     int pp, dp, tp;
     bool sequence_parallel;
     int chunks, stage, micros, writers;
-    int shard; /* data-parallel ranks of a shard group; 0: all */
+    int shard;   /* data-parallel ranks of a shard group; 0: all */
+    int offload; /* percent of the optimizer's states that lie on the host */
 } GridWorld;
 
 /* The models and dtypes of a comparison. Models: GPT-2, tied, vocabulary 127; Llama, untied, with
