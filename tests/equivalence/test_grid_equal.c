@@ -30,7 +30,7 @@ typedef struct {
     double size;
     char what[700];
 } Worst;
-enum { DTYPES = 6, MOST_VALUES = 32 };
+enum { DTYPES = 7, MOST_VALUES = 32 };
 typedef struct {
     Worst worst[DTYPES];
     double by[GRID_CHOICES][MOST_VALUES];
@@ -174,7 +174,8 @@ static void print_sum(int64_t n, const Seen *seen, double seconds)
                                        "bf16, beside f32",
                                        "f16, beside f32",
                                        "bf16 without masters, beside f32",
-                                       "the same with bf16 moments"};
+                                       "the same with bf16 moments",
+                                       "bf16 with bf16 moments, beside f32"};
     print_message("%lld cases, %.3f core-seconds each\n", (long long)n,
                   seconds / (double)(n > 0 ? n : 1));
     for (int i = 0; i < grid_choice_values(GRID_DTYPE); i++)

@@ -34,6 +34,7 @@ static const char *const modes[][SETS] = {
     {"bf16.enabled=true", "zero_optimization.stage=1"},
     {"bf16.enabled=true", "bf16.bf16_master_weights_and_grads=true", "zero_optimization.stage=3",
      "zero_optimization.stage3_param_persistence_threshold=200"},
+    {"bf16.enabled=true", "bf16.bf16_optimizer_states=true", "zero_optimization.stage=2"},
     {"optimizer.type=SGD", "optimizer.params.momentum=0.9", "zero_optimization.stage=2"},
     {"fp16.enabled=true", "fp16.initial_scale_power=31", "zero_optimization.stage=2",
      "zero_optimization.overlap_comm=false"},

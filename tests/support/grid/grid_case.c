@@ -50,16 +50,18 @@ enum { KEYS = 4 }; /* random cases use so many rows, from the first */
 static const struct {
     const char *name, *json;
     DType dtype;
-} dtypes[] = {{"f64", "\"fp64\":{\"enabled\":true}", F64},
-              {"f32", "\"bf16\":{\"enabled\":false}", F32},
-              {"bf16", "\"bf16\":{\"enabled\":true}", BF16},
-              {"f16", "\"fp16\":{\"enabled\":true,\"loss_scale\":1024}", F16},
-              {"bf16 without masters",
-               "\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true}", BF16},
-              {"bf16 without masters, with bf16 moments",
-               "\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true,"
-               "\"bf16_optimizer_states\":true}",
-               BF16}};
+} dtypes[] = {
+    {"f64", "\"fp64\":{\"enabled\":true}", F64},
+    {"f32", "\"bf16\":{\"enabled\":false}", F32},
+    {"bf16", "\"bf16\":{\"enabled\":true}", BF16},
+    {"f16", "\"fp16\":{\"enabled\":true,\"loss_scale\":1024}", F16},
+    {"bf16 without masters", "\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true}",
+     BF16},
+    {"bf16 without masters, with bf16 moments",
+     "\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true,"
+     "\"bf16_optimizer_states\":true}",
+     BF16},
+    {"bf16 with bf16 moments", "\"bf16\":{\"enabled\":true,\"bf16_optimizer_states\":true}", BF16}};
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
 /* Returns the recomputation policy. Fused GELU in 16-bit dtypes cannot be recomputed from rounded

@@ -23,7 +23,8 @@ typedef enum {
     GRID_BLOCKS,   /* b: b + 1 blocks */
     GRID_MODEL,    /* a row of grid_models.c */
     GRID_RECOMPUTE,
-    GRID_DTYPE, /* f64, f32, bf16, f16, bf16 without masters, the same with bf16 moments */
+    GRID_DTYPE, /* f64, f32, bf16, f16, bf16 without masters, the same with bf16 moments,
+                 * bf16 with bf16 moments */
     GRID_CLIP,
     GRID_OPTIMIZER, /* AdamW with eps 1e-2, SGD with momentum, AdamW with eps 1e-8 */
     GRID_MASKED,    /* some targets are masked, in some micro-batches all */
