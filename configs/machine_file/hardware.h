@@ -59,8 +59,8 @@ typedef struct {
     int nics_per_node;
     /* Bytes/s of a checkpoint: of all writers together, and of those on one node. */
     double disk_bandwidth, node_disk_bandwidth;
-    /* Bytes/s that a GPU reads from page-locked host memory, or writes there, while it does the
-     * other as fast; 0 of a CPU, whose memory is the host's. */
+    /* Bytes/s each way of the link between a GPU and page-locked host memory while it carries as
+     * much the other way; 0 of a CPU, whose memory is the host's. */
     double host_bandwidth;
 } Hardware;
 

@@ -263,37 +263,48 @@ static void measure_memory(MachineBench *b)
     h->memory_efficiency = bytes / total / h->memory_bandwidth;
 }
 
-/* Returns the bytes per second of copies between page-locked memory and the device, one way. */
-static double copied_rate(MachineBench *b, Tensor to, Tensor from)
+/* Returns the bytes per second each way of two copies at once, of as many bytes, each on a stream
+ * of its own: the first from page-locked memory to the device, the second back. */
+static double copied_rate(MachineBench *b, const Tensor to[2], const Tensor from[2])
 {
     double seconds[BENCH_MOST_REPETITIONS];
     Stopwatch watch = {0};
+    Event begun = {0}, ended = {0};
+    Device other = device_on(&b->dev, b->dev.copy);
     for (int i = -1; i < b->a->repetitions; i++) {
         stopwatch_start(&b->dev, &watch);
-        device_copy(&b->dev, to, from);
+        device_event_record(&b->dev, &begun);
+        device_event_wait(&other, &begun);
+        device_copy(&b->dev, to[0], from[0]);
+        device_copy(&other, to[1], from[1]);
+        device_event_record(&other, &ended);
+        device_event_wait(&b->dev, &ended);
         double s = stopwatch_stop(&b->dev, &watch);
         if (i >= 0) seconds[i] = s;
     }
+    device_event_destroy(&b->dev, &begun);
+    device_event_destroy(&b->dev, &ended);
     stopwatch_close(&b->dev, &watch);
-    return (double)tensor_bytes(to) / bench_median(seconds, (int)b->a->repetitions);
+    return (double)tensor_bytes(to[0]) / bench_median(seconds, (int)b->a->repetitions);
 }
 
-/* The slower direction of the link counts. */
 static void measure_host_link(MachineBench *b)
 {
     int64_t bytes = bench_scaled(b, 256 << 20);
     b->hardware.host_bandwidth = 0;
     if (b->dev.backend->place == PLACE_HOST) return;
     progress_print(&b->progress, "measuring the link to the host");
-    void *locked = device_host_alloc(&b->dev, (size_t)bytes, "the link's measurement"),
-         *own = device_alloc(&b->dev, (size_t)bytes, "the link's measurement");
-    Tensor there = tensor_1d(own, U8, bytes), here = tensor_1d(locked, U8, bytes);
+    void *locked = device_host_alloc(&b->dev, 2 * (size_t)bytes, "the link's measurement"),
+         *own = device_alloc(&b->dev, 2 * (size_t)bytes, "the link's measurement");
+    Tensor there = tensor_2d(own, U8, 2, bytes), here = tensor_2d(locked, U8, 2, bytes);
     there.place = b->dev.backend->place;
-    memset(locked, 1, (size_t)bytes);
-    double in = copied_rate(b, there, here), out = copied_rate(b, here, there);
-    b->hardware.host_bandwidth = in < out ? in : out;
-    device_release(&b->dev, own, (size_t)bytes);
-    device_host_release(&b->dev, locked, (size_t)bytes);
+    memset(locked, 1, 2 * (size_t)bytes);
+    op_fill(&b->dev, tensor_1d(own, F32, 2 * bytes / (int64_t)sizeof(float)), 0);
+    const Tensor to[2] = {tensor_slice_rows(there, 0, 1), tensor_slice_rows(here, 1, 1)},
+                 from[2] = {tensor_slice_rows(here, 0, 1), tensor_slice_rows(there, 1, 1)};
+    b->hardware.host_bandwidth = copied_rate(b, to, from);
+    device_release(&b->dev, own, 2 * (size_t)bytes);
+    device_host_release(&b->dev, locked, 2 * (size_t)bytes);
 }
 
 void bench_machine_kernels(MachineBench *b)

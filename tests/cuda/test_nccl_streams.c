@@ -280,12 +280,13 @@ static bool is_covered(const Row *r)
 }
 
 /* Returns true for waits that these runs never reach: those of test helpers, those of ranks that
- * share a GPU, and those of one rank's asynchronous save, also for states on the host
- * (tests/parallel/trainer/test_async_device leaves them out). */
+ * share a GPU, those of benchmarks, and those of one rank's asynchronous save, also for states on
+ * the host (tests/parallel/trainer/test_async_device leaves them out). */
 static bool is_no_run_s(const SourcePlace *p)
 {
     return strstr(p->function, "_poison") || strstr(p->file, "comm/local") ||
-           strcmp(p->function, "take_snapshot") == 0 || strcmp(p->function, "optimizer_await") == 0;
+           strstr(p->file, "commands/cmd_bench_") || strcmp(p->function, "take_snapshot") == 0 ||
+           strcmp(p->function, "optimizer_await") == 0;
 }
 
 static void print_row(const Row *r)
