@@ -8,6 +8,7 @@ grids=( # item | ranks | keys
     "nccl.1.zero1|2|zero_optimization.stage=1"
     "nccl.1.zero2|2|zero_optimization.stage=2"
     "nccl.1.zero3|2|zero_optimization.stage=3"
+    "nccl.1.shard|4|zero_optimization.stage=3 parallel.shard=2"
     "nccl.1.host|2|zero_optimization.stage=2 zero_optimization.offload_optimizer.device=cpu"
     "nccl.1.tp2|2|parallel.tensor=2"
     "nccl.1.pp2|2|parallel.pipeline=2"

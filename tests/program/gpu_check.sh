@@ -164,8 +164,8 @@ trains 1 'ranks share the GPU, and reach each other through its memory' 1
 expect_code "gpu_check: on one GPU all grids of one GPU pass" 0 "$script" nccl
 check "gpu_check: ranks that share a GPU are reported as such" \
     grep -qE "^ok *nccl.1.tp2pp2 .* of one rank's; ranks share the GPU$" output
-check "gpu_check: on one GPU 18 grids run and the others are skipped, as is the test of NCCL that is not built" \
-    test "$(tail -n 1 output)" = "19 passed, 0 failed, 15 skipped"
+check "gpu_check: on one GPU 19 grids run and the others are skipped, as is the test of NCCL that is not built" \
+    test "$(tail -n 1 output)" = "20 passed, 0 failed, 15 skipped"
 check "gpu_check: the test of NCCL comes before all grids, and the grids of processes come after the others" \
     test "$(sed -nE 's/^(ok|skip) *nccl\.([a-z0-9]*).*/\2/p' output | uniq | paste -sd ' ')" = 'self 1 2 4 2 hosts'
 # shellcheck disable=SC2016 # the fake train expands it
