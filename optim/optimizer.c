@@ -70,8 +70,9 @@ static double slot_bytes(const Config *config, DType storage, const Shard *shard
     return bytes;
 }
 
-/* Decides where each shard's slots are. Steps use units in the order of the table, so the first
- * ones stay on the device: their forward pass hides the updates of the others. */
+/* Decides where each shard's slots are. Steps use units in the order of the table. In this order
+ * each shard that still has room stays on the device: the forward pass of the first units hides the
+ * updates of the others. */
 static void choose_places(Optimizer *optimizer, const Config *config)
 {
     const OffloadConfig *offload = &config->zero_optimization.offload_optimizer;

@@ -55,10 +55,10 @@ typedef struct {
 /* Lays out the state and the tables of segments for the store's shards (PURPOSE_UPDATE); the shards
  * of a unit are adjacent. `device` is an arena over device memory; host[unit] is one over
  * page-locked host memory (device_host_alloc) for the slots of a unit, and `host` may be NULL if
- * none are there. With offload_optimizer.ratio below 1 the shards that a step uses first keep their
- * slots on the device, as many as take at most 1 - ratio of the bytes. If the arenas only measure,
- * their `used` is the only result, and init and step must not be called. Free with optimizer_free
- * in both cases, before the device is closed. */
+ * none are there. With offload_optimizer.ratio below 1 the device keeps slots of at most 1 - ratio
+ * of the bytes: of the shards in order of use, each that still has room. If the arenas only
+ * measure, their `used` is the only result, and init and step must not be called. Free with
+ * optimizer_free in both cases, before the device is closed. */
 void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *store, Arena *device,
                     Arena *host);
 void optimizer_free(Optimizer *optimizer);
