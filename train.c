@@ -123,8 +123,8 @@ static void check_command(const char *word)
                       "./train CONFIG.json trains, ./train --help lists the commands"));
 }
 
-/* Returns whether the ranks of a launcher join for this command: whether it has --ranks. argv[0]:
- * its name. */
+/* Returns whether ranks that a launcher has started run this command together: whether the command
+ * has --ranks. argv[0]: its name. */
 static bool joins(const ArgCommand *command, int argc, char **argv)
 {
     if (command->n_commands > 0) {

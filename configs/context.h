@@ -27,19 +27,20 @@ typedef struct {
     /* The file is the stored config of an earlier run, opened only to inspect it. It is read for
      * the number of ranks it was written for, `world` is ignored, and its batch need not fit. */
     bool stored;
-    /* The file is the stored config of a run that goes on. If `world` is 0, it is read for the
+    /* The file is the stored config of a run that is resumed. If `world` is 0, it is read for the
      * number of ranks it was written for. */
     bool resumed;
-    /* For a stored config: the number of ranks that open it now. Its parallel.tensor and
-     * parallel.pipeline are kept if they divide that number and replaced by 1 if not; parallel.data
-     * is derived. 0: the config is only inspected. */
+    /* For a stored config: the number of ranks that open it now. Its parallel.tensor is kept if it
+     * divides that number, and its parallel.pipeline if tensor x pipeline does; otherwise they
+     * become 1. parallel.data is derived. 0: the config is only inspected. */
     int64_t opened;
     /* The caller has exactly one rank (`world` is 1). A larger grid in the file is ignored; one
      * given by --set is an error. */
     bool alone;
-    /* A launcher has started the ranks, so error messages do not advise another number of them. */
+    /* A launcher has started the ranks, so error messages do not suggest another number of
+     * ranks. */
     bool launched;
-    /* The last so many of `sets` are the program's own. They replace a key under all its names. */
+    /* How many of the last `sets` are the program's own. They replace a key under all its names. */
     int own_sets;
 } ConfigContext;
 

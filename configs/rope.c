@@ -3,10 +3,11 @@
 
 #include <math.h>
 
-/* Llama 3.1's scaling compares the number of turns that the pair makes in the length of the earlier
- * training with two bounds. Above the higher bound it keeps its frequency; below the lower one the
- * frequency is divided by the factor, so that the longest texts turn it no further than that
- * training did. Between the two, the frequency is interpolated linearly in the number of turns. */
+/* Llama 3.1's scaling compares two bounds with the number of turns that the pair makes over the
+ * context length of the first training. Above the higher bound, the pair keeps its frequency. Below
+ * the lower bound, the frequency is divided by the factor, so that the longest texts turn the pair
+ * no further than that training did. In between, the frequency is interpolated linearly in the
+ * number of turns. */
 double rope_frequency(const RopeScaling *scaling, double theta, int64_t head_dim, int64_t pair)
 {
     const double pi = 3.14159265358979323846;

@@ -70,8 +70,8 @@ static bool open_tokenizer(DataSet *d, const char *path, char *err, size_t n, Ex
     return true;
 }
 
-/* Returns whether the shards of `key` have enough tokens for one window. If not, sets `err`, which
- * says what to write and ends with `or_else`. */
+/* Returns whether the shards of `key` have enough tokens for one window. If not, sets `err` to an
+ * error that says what to write and ends with `or_else`. */
 static bool has_window(const TokenSet *s, const char *key, int64_t window, const char *or_else,
                        char *err, size_t n)
 {
@@ -169,8 +169,8 @@ static bool prepare_config(DataSet *d, const Config *c, const Text *text, const 
     return good && open_prepared(d, err, n, code);
 }
 
-/* Reads what the config names: data.text or the corpus, and data.val_text. With val_only the
- * training text is left out, unless its last part is the validation text. */
+/* Reads the texts that the config names: data.text or the corpus, and data.val_text. With val_only
+ * the training text is not read, unless its last part is the validation text. */
 static bool read_texts(const Config *c, Text *text, Text *val_text, bool val_only, char *err,
                        size_t n, ExitCode *code)
 {
@@ -253,7 +253,7 @@ bool data_open_validation(const Config *config, DataSet *out, char *err, size_t 
     bool text = config->data.text.count > 0 || config->data.corpus != NULL;
     bool some = config->data.val_text.count > 0 || (text && config->data.val_fraction > 0);
     *out = (DataSet){0};
-    /* Nor need it have a tokenizer. */
+    /* It need not have a tokenizer either. */
     if (config->data.train.count == 0 && !text && !val_only) {
         *code = EXIT_MISSING;
         return !some || error_set(err, n,

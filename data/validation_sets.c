@@ -46,7 +46,7 @@ static bool prepare(const DataSet *d, const Config *c, const EvalSet *set, const
     return good;
 }
 
-/* Reads the text of a set, and opens the tokens that it is prepared to. */
+/* Reads the text of a set, tokenizes it and opens its tokens. */
 static bool open_text(DataSet *d, const Config *c, const EvalSet *set, ValidationSet *out,
                       char *err, size_t n, ExitCode *code)
 {
@@ -102,7 +102,7 @@ bool validation_sets_open(DataSet *d, const Config *c, char *err, size_t n, Exit
     for (int i = 0; i < sets->count; i++) {
         d->n_sets++;
         if (!open_set(d, c, &sets->item[i], &d->sets[i], why, sizeof why, code))
-            /* A text that is too short is called by its key already. */
+            /* The error about a text that is too short already begins with its key. */
             return strncmp(why, "eval.sets.", 10) == 0
                        ? error_set(err, n, "%s", why)
                        : error_set(err, n, "eval.sets.%s: %s", sets->item[i].name, why);

@@ -1,15 +1,15 @@
-/* validation_sets.h -- opens the further validation sets that a config names (eval.sets), beside
- * the data of the run. */
+/* validation_sets.h -- opens the further validation sets that a config names (eval.sets). */
 #ifndef DATA_VALIDATION_SETS_H
 #define DATA_VALIDATION_SETS_H
 
 #include "data/dataset.h"
 
-/* Opens config->eval.sets into data->sets, after the rest of `data`: text is prepared with its
- * tokenizer, or found in data.cache. Sets data->sets_identity. On failure it returns false and sets
- * `err`, which names the set, and *code, as data_open does. Does nothing if there are no sets. */
+/* Opens config->eval.sets into data->sets, and sets data->sets_identity. The rest of `data` must be
+ * open: text is tokenized with its tokenizer, or its tokens are found in data.cache. On failure it
+ * returns false and sets `err`, which names the set, and *code, as data_open does. Does nothing if
+ * there are no sets. */
 bool validation_sets_open(DataSet *data, const Config *config, char *err, size_t n, ExitCode *code);
-/* Checks what can be checked without tokenizing, as data_check does. */
+/* Checks everything that needs no tokenizing, as data_check does. */
 bool validation_sets_check(const Config *config, char *err, size_t n, ExitCode *code);
 void validation_sets_close(DataSet *data);
 

@@ -26,7 +26,7 @@ typedef struct {
 
 /* Results of forward that backward reads. Each field is either saved in the micro-batch's slot or
  * placed in scratch that all blocks share, depending on the recompute policy. attention_recompute
- * computes the fields marked [r] again. */
+ * recomputes the fields marked [r]. */
 typedef struct {
     Tensor normed; /* (S, C): output of the norm [r] */
     Tensor stats;  /* (S, 2): statistics of the norm, in the compute dtype [r] */
@@ -47,8 +47,8 @@ typedef struct {
     Tensor out;
 } AttentionActs;
 
-/* Places the fields: those marked [r] in `remade`, the others that backward needs in `saved`, and
- * the rest in `shared`. */
+/* Places the fields: those marked [r] in `remade`, the other fields that backward needs in `saved`,
+ * and the rest in `shared`. */
 void attention_layout(AttentionActs *acts, const GptShape *shape, int64_t B, int64_t T,
                       Arena *saved, Arena *remade, Arena *shared);
 
@@ -61,8 +61,8 @@ typedef struct {
     Tensor dnormed;
 } AttentionGrads;
 
-/* Places them in an arena: one that only measures for the memory plan, and the scratch during
- * backward. */
+/* Places the gradients in an arena: for the memory plan one that only measures, during backward the
+ * scratch arena. */
 AttentionGrads attention_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
 
 /* Computes this half from x (S, C). With one tensor-parallel rank sets y (S, C) = x +
@@ -71,8 +71,8 @@ AttentionGrads attention_backward_layout(const GptShape *shape, int64_t N, Arena
  * values to it and attends to everything in it. */
 void attention_forward(const Pass *pass, const AttentionParams *params, AttentionActs *acts,
                        Tensor x, Tensor y, KvCache *cache);
-/* Computes the fields marked [r] again from x (S, C) and qkv. It runs the same ops on the same
- * operands as forward, so the bits are the same. */
+/* Recomputes the fields marked [r] from x (S, C) and qkv. It runs the same ops on the same operands
+ * as forward, so the bits are the same. */
 void attention_recompute(const Pass *pass, const AttentionParams *params, AttentionActs *acts,
                          Tensor x);
 /* Backward pass. On entry, grad is the gradient of the residual stream after this half; on return,

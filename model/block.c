@@ -1,5 +1,5 @@
-/* block.c -- implements block.h: adds a block's parameters, and runs its two halves forward, again
- * (recompute) and backward. */
+/* block.c -- implements block.h: adds a block's parameters, and runs the forward pass,
+ * recomputation and backward pass of its two halves. */
 #include "model/block.h"
 
 #include <math.h>
@@ -178,8 +178,8 @@ void block_backward_layout(const GptShape *s, int64_t N, Arena *scratch)
     arena_rewind(scratch, mark);
 }
 
-/* Adds the sum over the tensor-parallel ranks, which attention_forward left, to the residual stream
- * and computes the norm of the MLP half. */
+/* Adds the result of attention_forward, summed over the tensor-parallel ranks, to the residual
+ * stream, and computes the norm of the MLP half. */
 static void add_and_norm(const Pass *pass, const Block *block, BlockActs *acts, Tensor x)
 {
     NormTensors norm = norm_bind(pass->store, &block->mlp.norm, false);
@@ -213,7 +213,7 @@ void block_recompute(const Pass *pass, const Block *block, BlockActs *acts, Tens
     case RECOMPUTE_NONE: return;
     case RECOMPUTE_SELECTIVE:
         /* Forward kept the residual stream, q | k | v and the values before the activation.
-         * Everything else follows from these without a matrix product. */
+         * Everything else is recomputed from these without a matrix product. */
         attention_recompute(pass, &block->attention, &acts->attention, x);
         mlp_recompute(pass, &block->mlp, &acts->mlp, acts->middle);
         return;

@@ -15,12 +15,11 @@ typedef struct {
 ParamSpec vocab_table_spec(const GptShape *shape, const char *name);
 /* Returns the token id of the first row of such a table on this rank. */
 int64_t vocab_first_row(const ParamStore *store, int row);
-/* Adds each table as a unit of its own, from number `unit` on; returns the next free unit
- * number. */
+/* Adds each table as a separate unit, from number `unit` on; returns the next free unit number. */
 int embedding_add_params(Embedding *embedding, ParamTable *table, const GptShape *shape, int unit);
 
-/* Under sequence parallelism, takes as much from `scratch` as either pass takes (N, C), and rewinds
- * it. For the memory plan. */
+/* For the memory plan: takes from `scratch` the (N, C) tensor that both passes need under sequence
+ * parallelism, and rewinds it. */
 void embedding_layout(const GptShape *shape, int64_t N, Arena *scratch);
 /* Computes x (S, C) = rows of the token table (+ rows of the position table); S is the number of
  * this rank's rows of the residual stream. The caller has acquired the tables' weights. */

@@ -33,7 +33,7 @@ struct Decoder {
     void *host_logits, *host_storage;
 };
 
-/* Places everything that lives as long as the decoder. */
+/* Reserves memory for everything that lives as long as the decoder. */
 static void layout_fixed(Decoder *d, Arena *arena)
 {
     const GptShape *s = &d->shape;
@@ -171,8 +171,8 @@ int64_t decoder_room(const Decoder *d)
     return d->capacity - d->length;
 }
 
-/* Runs the layers over the tokens of the pass: this stage's chunks of layers, in turn with those of
- * the other stages. Sets d->logits on all ranks to the logits of the last row. */
+/* Runs the layers over the tokens of the pass: the stages take turns, each running its chunks of
+ * layers. Sets d->logits on all ranks to the logits of the last row. */
 static void run_stages(Decoder *d)
 {
     const GptLayers *layers = d->layers;

@@ -266,8 +266,8 @@ static void set_batch(Gpt *g, const GptBatch *batch)
     g->pass.positions = batch->positions;
 }
 
-/* Returns the work of an action on its slot. `last` receives the output stream of a chunk that does
- * not end with the head. */
+/* Returns what the layers need for an action: the tensors of its chunk and slot, and the batch. If
+ * the chunk does not end with the head, a forward pass writes its output to `last`. */
 static LayerWork work_of(Gpt *g, const Action *action, Tensor last)
 {
     CHECK(action->chunk < g->layout.n_chunks, "chunk %d of %d", action->chunk, g->layout.n_chunks);

@@ -51,21 +51,21 @@ void gpt_connect(Gpt *gpt, GptFeed feed, void *feed_context, StepStats *stats, d
 void gpt_set_stats(Gpt *gpt, StepStats *stats);
 /* Returns the interface through which the pipeline runs this part of the model. */
 Stage gpt_stage(Gpt *gpt);
-/* Lists the uses of parameter units that these actions will make, in order (exchanges make none),
- * in `uses` unless it is NULL. Returns their number. */
+/* Writes the uses of parameter units that these actions will make to `uses`, in order, unless
+ * `uses` is NULL; exchanges make none. Returns their number. */
 int64_t gpt_uses(const GptLayers *layers, const Action *actions, int64_t n, Use *uses);
 
 /* For tests: the model's memory as byte tensors on the device, and the buffers that one chunk of
  * layers uses for one micro-batch. */
 typedef struct {
-    LayerWork work;              /* what the chunk's layers are given, but for the batch */
+    LayerWork work;              /* the input of the chunk's layers, without the batch */
     Tensor slots, slot, scratch; /* all slots; the requested slot */
     GptBytes used;               /* how much of gpt_bytes has been used so far */
 } GptInside;
 GptInside gpt_inside(const Gpt *gpt, int chunk, int slot);
 
-/* Places the table of rotary angles, (P, D) in the compute dtype. Returns NO_TENSOR with learned
- * positions. */
+/* Reserves memory for the table of rotary angles, (P, D) in the compute dtype. Returns NO_TENSOR
+ * with learned positions. */
 Tensor rope_table_layout(const GptShape *shape, Arena *arena);
 /* Fills the table (P, D) in the compute dtype with cosines | sines: position p and pair i have the
  * angle p f, where the pair's frequency f is theta^(-2i/D), slowed down as shape->rope_scaling

@@ -6,9 +6,10 @@
 
 #include "model/core/min_max.h"
 
-/* Size of the logits of one chunk if the shape does not give its rows, as on CPUs. Each chunk reads
- * the table and its gradient again, so larger is better; beyond this size the gain is below three
- * percent of the head's products there. configs/reader/settle.c chooses the rows for GPUs. */
+/* Size in bytes of the logits of one chunk if the shape does not set the number of rows, as on
+ * CPUs. Each chunk reads the table and its gradient again, so larger is better; beyond this size
+ * the gain on CPUs is below three percent of the time of the head's products.
+ * configs/reader/settle.c chooses the rows for GPUs. */
 #define HEAD_LOGITS_BYTES ((int64_t)128 << 20)
 
 int head_add_params(Head *h, ParamTable *table, const GptShape *s, int unit, int token_unit,
@@ -53,7 +54,7 @@ void head_layout(HeadActs *a, const GptShape *s, int64_t N, bool backward, Arena
     DType compute = dtype_compute(s->dtype);
     a->normed = arena_tensor(shared, s->dtype, 2, S, s->C, 0);
     a->stats = arena_tensor(shared, compute, 2, S, 2, 0);
-    /* Unlike a block's, `in` has its own memory, because every chunk reads it. */
+    /* Unlike in a block, `in` has its own memory, because every chunk reads it. */
     a->in = s->row_parts > 1 ? arena_tensor(shared, s->dtype, 2, N, s->C, 0) : a->normed;
     a->dnormed = backward ? arena_tensor(shared, s->dtype, 2, N, s->C, 0) : NO_TENSOR;
     a->logits = arena_tensor(shared, s->dtype, 2, a->chunk, s->Vp, 0);

@@ -46,8 +46,8 @@ typedef struct {
 
 struct GptLayers {
     GptShape whole; /* of the whole model: for FLOPs, names, logical dimensions */
-    /* The shape of this rank's part, which tensors and layouts use; the same as `whole` with one
-     * tensor-parallel rank. */
+    /* The shape of this rank's part, used for tensors and layouts; with one tensor-parallel rank
+     * the same as `whole`. */
     GptShape shape;
     /* This stage's chunks; chunk c of stage s is run c * stages + s of the model. */
     LayerRange *chunk;
@@ -94,8 +94,8 @@ static inline bool layers_end(const GptLayers *layers, int chunk)
 /* Runs all layers of a chunk that take part in an action of this kind: first to last, or last to
  * first for backward. Acquires and releases their units. */
 void layers_run(const LayerWork *work, ActionKind kind, int chunk);
-/* Lists the uses of units that layers_run makes, in order, in `uses` unless it is NULL. Returns
- * their number. */
+/* Writes the uses of units that layers_run makes to `uses`, in order, unless `uses` is NULL.
+ * Returns their number. */
 int64_t layers_uses(const GptLayers *layers, ActionKind kind, int chunk, Use *uses);
 /* Runs the layers of a chunk forward. If it has the head, writes logits (n, Vp) of the last n rows
  * of the stream. */

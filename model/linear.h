@@ -18,32 +18,32 @@ typedef struct {
     bool accumulate; /* gradients: += if true, else = */
 } Linear;
 
-/* Gets the linear's tensors from the store; with `grads` also their gradients, which backward adds
+/* Gets the layer's tensors from the store; with `grads` also their gradients, which backward adds
  * (+=) if `accumulate`, else writes (=). */
 Linear linear_bind(ParamStore *store, const LinearParams *params, bool grads, bool accumulate);
 
 /* Computes y (N, O) = epilogue(x (N, I) weight^T + bias), and pre (N, O, if present) = the value
- * before the epilogue. For a linear whose input is split over tensor-parallel ranks, with_bias is
- * false: its bias is added after the sum over the ranks. */
+ * before the epilogue. If the layer's input is split over tensor-parallel ranks, with_bias is
+ * false, because the bias is added after the sum over the ranks. */
 void linear_forward(Device *dev, const Linear *linear, bool with_bias, Tensor y, Tensor x,
                     Epilogue epilogue, Tensor pre);
-/* Computes y (N, sum of O): the outputs of n linears on the same x (N, I), side by side. */
+/* Computes y (N, sum of O): the outputs of n linear layers on the same x (N, I), side by side. */
 void linear_forward_columns(const Pass *pass, const Linear *linear, int n, Tensor y, Tensor x);
-/* Computes y (N, O) = residual (N, O) + x (N, I) weight^T + bias, for a linear whose input is whole
- * on this rank. */
+/* Computes y (N, O) = residual (N, O) + x (N, I) weight^T + bias, for a linear layer whose whole
+ * input is on this rank. */
 void linear_residual_forward(Device *dev, const Linear *linear, Tensor y, Tensor x,
                              Tensor residual);
-/* Backward of a linear that ends a tensor-parallel region (its input is split over the ranks).
- * Computes dx (N, I) = dy weight, through the epilogue's derivative at pre, and dweight and dbias
- * (= or +=) from dy (N, O) and x (N, I). If `columns` (O, compute dtype) is present, dbias uses it
- * as the column sums of dy and does not read dy. It must be present under sequence parallelism
- * (residual_columns). */
+/* Backward pass of a linear layer that ends a tensor-parallel region (its input is split over the
+ * ranks). Computes dx (N, I) = dy weight, through the epilogue's derivative at pre, and dweight and
+ * dbias (= or +=) from dy (N, O) and x (N, I). If `columns` (O, compute dtype) is present, dbias
+ * uses it as the column sums of dy and does not read dy. It must be present under sequence
+ * parallelism (residual_columns). */
 void linear_backward_rows(const Pass *pass, const Linear *linear, Tensor dx, Tensor dy, Tensor x,
                           Tensor columns, Epilogue epilogue, Tensor pre);
-/* Backward of the n linears that begin a tensor-parallel region (their outputs are split over the
- * ranks) and share the input x (N, I); dy (N, sum of O) has their gradients side by side. Computes
- * dx (N, I) = the sum of dy weight over the linears, and dstream = the sum of dx over the ranks,
- * which runs while dweight and dbias (= or +=) are computed. dstream may be read after this
+/* Backward pass of the n linear layers that begin a tensor-parallel region (their outputs are split
+ * over the ranks) and share the input x (N, I); dy (N, sum of O) has their gradients side by side.
+ * Computes dx (N, I) = the sum of dy weight over the layers, and dstream = the sum of dx over the
+ * ranks, which runs while dweight and dbias (= or +=) are computed. dstream may be read after this
  * call. */
 void linear_backward_columns(const Pass *pass, const Linear *linear, int n, Tensor dstream,
                              Tensor dx, Tensor dy, Tensor x);

@@ -15,7 +15,7 @@ typedef struct {
     LinearParams up, down; /* up covers gate | up with SwiGLU */
 } MlpParams;
 
-/* Results of forward that backward reads. mlp_recompute computes the fields marked [r] again. */
+/* Results of forward that backward reads. mlp_recompute recomputes the fields marked [r]. */
 typedef struct {
     Tensor normed; /* (S, C): output of the norm [r] */
     Tensor stats;  /* (S, 2): statistics of the norm, in the compute dtype [r] */
@@ -46,8 +46,8 @@ MlpGrads mlp_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
 void mlp_forward_up(const Pass *pass, const MlpParams *params, MlpActs *acts);
 /* Computes y (S, C) = x (S, C) + down(acts->act), where x is the residual stream. */
 void mlp_forward_down(const Pass *pass, const MlpParams *params, MlpActs *acts, Tensor x, Tensor y);
-/* Computes the fields marked [r] again from the norm's input x (S, C) and pre. The bits are the
- * same, because the fused ops (residual + norm, product + GELU) give the bits of the separate ones.
+/* Recomputes the fields marked [r] from the norm's input x (S, C) and pre. The bits are the same,
+ * because the fused ops (residual + norm, product + GELU) give the same bits as the separate ones.
  * Not for fused_gelu in a 16-bit type, which applies GELU to the unrounded sum that pre no longer
  * has. */
 void mlp_recompute(const Pass *pass, const MlpParams *params, MlpActs *acts, Tensor x);

@@ -20,11 +20,11 @@ typedef struct {
 
 /* Places the gradient of this rank's part of N rows; column sums are not valid yet. */
 ResidualGrad residual_layout(const GptShape *shape, int64_t N, Arena *arena);
-/* Returns the column sums of d for a linear that adds to the stream and is `biased`, and NO_TENSOR
- * for another. If they are not valid (for example after d was received from
- * another stage), they are computed here under sequence parallelism: there the linear gets the
- * gathered rows of all ranks, and their sums would count each row once per rank. Otherwise returns
- * NO_TENSOR, and the linear sums d itself. */
+/* Returns the column sums of d for a linear layer that adds to the stream if it is `biased`, else
+ * NO_TENSOR. If they are not valid (for example after d was received from another stage), they are
+ * computed here under sequence parallelism, because the linear layer receives the gathered rows of
+ * all ranks, and sums over these would count each row once per rank. Otherwise returns NO_TENSOR,
+ * and the linear layer sums d itself. */
 Tensor residual_columns(const Pass *pass, ResidualGrad *grad, bool biased);
 /* Runs the norm's backward: d = dx, or d += dx with `add`, and computes d's column sums. The norm's
  * own gradients are added (+=) if `accumulate`, else written (=). dy, x (rows of the stream, C) and

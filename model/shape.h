@@ -37,7 +37,7 @@ typedef struct {
 GptShape gpt_shape(const Config *config, int tp);
 /* Returns the shape of the part that one of `tp` tensor-parallel ranks has (the same for all
  * ranks), which tensors and layouts use. H, G (at least 1: ranks may share a kv head), F and Vp are
- * the rank's; L, C, D, V and P are those of the model. */
+ * this rank's part; L, C, D, V and P are the whole model's. */
 GptShape gpt_local_shape(const GptShape *whole, int tp, bool sequence_parallel);
 
 /* Returns whether a linear layer that adds to the residual stream has a bias. */

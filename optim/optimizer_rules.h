@@ -1,8 +1,8 @@
 /* optimizer_rules.h -- the optimizers as a table with one row each: the state it keeps per
  * parameter, its constants, and the op that updates ranges of weights.
  *
- * The row is all that the rest of the program uses: memory plans, checkpoints and benchmarks read
- * it. The arithmetic itself is in model/kernels/update_rule.h. */
+ * The rest of the program uses only the row: memory plans, checkpoints and benchmarks read it. The
+ * arithmetic itself is in model/kernels/update_rule.h. */
 #ifndef OPTIM_OPTIMIZER_RULES_H
 #define OPTIM_OPTIMIZER_RULES_H
 

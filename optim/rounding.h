@@ -7,7 +7,7 @@
 #include "model/param/store.h"
 
 /* Finds the segments of elements [offset, offset + count) of a unit, in ascending order: one per
- * parameter in that range. If the range begins in a gap, the first segment is of the parameter
+ * parameter in that range. If the range begins in a gap, the first segment belongs to the parameter
  * before the gap, so there is at least one segment even in a shard that is only padding. Random
  * streams and element indices are the same as for initial weights. `at` is this rank's place in the
  * grid. Writes the first `max` segments and returns how many there are. Ends the program with

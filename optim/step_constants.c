@@ -11,9 +11,10 @@ static bool scale_is_dynamic(const Config *config)
 
 StepConstants step_constants(const Config *config, int64_t ranks)
 {
-    /* Backward divides by the number of tokens in a full batch, because the number of targets that
-     * count is not known yet; the decision corrects for it. Only bf16 may skip the check of
-     * gradients for overflow: it has the range of f32, and DeepSpeed has a key for it. */
+    /* Backward divides the gradients by the number of tokens in a full batch, because the number of
+     * targets that count in the loss is not known yet. The decision corrects this afterwards.
+     * Steps with gradients that are not finite are always skipped, except with bf16, where
+     * bf16.check_grad_overflow (a DeepSpeed key) decides: bf16 has the range of f32. */
     int64_t tokens = step_tokens(config);
     return (StepConstants){
         .max_norm = config->gradient_clipping,

@@ -1,6 +1,6 @@
 /* step_constants.h -- the settings of a config that decide what happens to a step's gradients:
- * clipping, skipping, the loss scale of fp16, and spikes of the loss. op_step_decide makes the
- * decision on the device; this file computes its constants and its initial state. */
+ * clipping, skipping, the loss scale of fp16, and loss spikes. op_step_decide makes the decision on
+ * the device; this file computes its constants and its initial state. */
 #ifndef OPTIM_STEP_CONSTANTS_H
 #define OPTIM_STEP_CONSTANTS_H
 
@@ -14,8 +14,8 @@ static inline int64_t step_tokens(const Config *config)
 }
 /* Returns the constants for a run on `ranks` data-parallel ranks. */
 StepConstants step_constants(const Config *config, int64_t ranks);
-/* Returns the state before the first step: nothing consumed, and the loss scale
- * 2^initial_scale_power (fp16, dynamic), the static scale, or 1. */
+/* Returns the state before the first step: no data consumed, and a loss scale of
+ * 2^initial_scale_power (dynamic, fp16), the static scale, or 1. */
 StepState step_state_initial(const Config *config);
 
 #endif

@@ -1,5 +1,5 @@
-/* embedded.h -- the texts of configs/machines/NAME.json, which the Makefile writes into a C file,
- * so that the program has its presets wherever it is started. */
+/* embedded.h -- the contents of configs/machines/NAME.json. The Makefile writes them into a C file,
+ * so that the program has its presets in whatever folder it is started. */
 #ifndef CONFIGS_MACHINE_FILE_EMBEDDED_H
 #define CONFIGS_MACHINE_FILE_EMBEDDED_H
 

@@ -54,13 +54,13 @@ const MachineKey machine_key[MACHINE_KEYS] = {
      "bytes per second each way (of a CPU 0), which `./train bench machine` measures", "51.2e9"},
 };
 
-/* Narrower limits of GPUs. Of these keys and product_sustained, whose limits are the same for all
- * (at its limit of power a device keeps at least six tenths of its clock), a fit to published step
- * times may choose numbers. The edge is at most a tile, 256, in a row and in a column, and as much
- * in depth; a CPU has a few rows for each thread. A kernel of one pass reaches nine tenths of the
- * memory's bandwidth, one that reads its rows twice half of it. An empty kernel takes 1.5 us or
- * more; programs that launch many small ones for each op of ours take up to six times that. Every
- * GPU has a link to its host. */
+/* Narrower limits for GPUs. These keys and product_sustained may be fitted to published step times.
+ * (The limits of product_sustained are the same for all devices: at its power limit, a device keeps
+ * at least six tenths of its clock.) The edge is at most one tile, 256, in each dimension; on a CPU
+ * it is a few rows per thread. A one-pass kernel reaches nine tenths of the memory bandwidth, and a
+ * kernel that reads its rows twice half of it. An empty kernel takes 1.5 us or more; programs that
+ * launch many small kernels for each of our ops take up to six times that. Every GPU has a link to
+ * its host. */
 static const struct {
     const char *key;
     HardwareLimits limits;

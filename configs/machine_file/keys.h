@@ -6,16 +6,16 @@
 
 typedef enum { KEY_TEXT, KEY_DEVICE, KEY_INT, KEY_INT64, KEY_NUMBER } MachineKeyType;
 
-/* One key. Texts have from `least` to `most` bytes. Numbers are from `least` to `most`, of GPUs
- * within machine_key_limits; the limits are physical, so that a figure in the wrong unit is found.
- * All keys are required, and every number has a source. */
+/* One key. A text has from `least` to `most` bytes. A number is from `least` to `most`, and on GPUs
+ * within machine_key_limits; these limits are physical, so that a figure in a wrong unit is
+ * detected. All keys are required, and every number needs a source. */
 typedef struct {
     const char *name;
     MachineKeyType type;
-    size_t at; /* of the field in Hardware */
+    size_t at; /* offset of the field in Hardware */
     double least, most;
     const char *unit;    /* what the number is, for messages */
-    const char *example; /* a value that fits, as it is written in a file */
+    const char *example; /* a valid value, as written in a file */
 } MachineKey;
 
 enum { MACHINE_KEYS = 32 };

@@ -35,7 +35,7 @@ const char *hardware_preset_of(const char *gpu)
     return NULL;
 }
 
-/* Says that there is neither a preset nor a file of this name. */
+/* Sets `err` for a name that is neither a preset nor a file. */
 static void refuse_name(const char *name, char *err, size_t n)
 {
     char known[256] = "", near[160];
@@ -63,7 +63,7 @@ bool hardware_load(Hardware *hardware, const char *name, ExitCode *code, char *e
     }
     if (!file_read(name, &text, &length, &missing, err, n)) {
         *code = error_exit_code(err, missing ? EXIT_MISSING : EXIT_INPUT_OUTPUT);
-        /* A name without a folder or an ending was perhaps meant to be a preset's. */
+        /* A name without a slash or a dot was probably meant to be a preset. */
         if (*code == EXIT_MISSING && strpbrk(name, "/.") == NULL) refuse_name(name, err, n);
         return false;
     }

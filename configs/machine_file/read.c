@@ -26,7 +26,7 @@ typedef struct {
     int mistakes;
 } Reading;
 
-/* MANY: as many missing keys are named one by one. */
+/* MANY: up to this many missing keys are reported one by one. */
 enum { MOST_MISTAKES = 2 * MACHINE_KEYS, MANY = 4 };
 
 /* The first mistakes are kept; a file that has more is hardly a machine file. */
@@ -49,7 +49,7 @@ static size_t value_at(const Reading *r, int node)
     return r->json.node[node].value_at;
 }
 
-/* Writes the value as the user wrote it. A long list or an object is only named by its type. */
+/* Writes the value as the user wrote it; for a long list or an object, only its type. */
 static const char *shown(const Reading *r, int node, char out[72])
 {
     const cJSON *item = r->json.node[node].item;
@@ -108,8 +108,8 @@ static void set_value(Reading *r, const MachineKey *key, int node)
     }
 }
 
-/* Reports a key that does not exist, or that the object `parent` has twice. Returns whether it has
- * done so. */
+/* Reports a key that does not exist, or that occurs twice in the object `parent`. Returns whether
+ * it reported an error. */
 static bool is_mistaken(Reading *r, int parent, int node, int row, bool sources)
 {
     const JsonNode *at = &r->json.node[node];
@@ -147,7 +147,7 @@ static void read_sources(Reading *r, int parent)
     }
 }
 
-/* Reports one mistake instead of many: how many keys it concerns, and the first of them. */
+/* Reports one mistake for many keys: their number, and the first of them. */
 static void mistake_of_many(Reading *r, size_t at, const bool *concerns, int count,
                             const char *problem, const char *advice)
 {
@@ -180,7 +180,7 @@ static void find_missing_keys(Reading *r)
     }
 }
 
-/* Reports numbers without a source. `sources`: the node of that object. */
+/* Reports numbers without a source. `sources`: the node of the object `sources`. */
 static void find_missing_sources(Reading *r, int sources)
 {
     bool missing[MACHINE_KEYS];
@@ -205,7 +205,7 @@ static size_t place_of(const Reading *r, const char *key)
     return value_at(r, r->given[machine_key_find(key)] - 1);
 }
 
-/* Reports numbers that fit a CPU, but not a GPU. */
+/* Reports numbers that are valid for a CPU, but not for a GPU. */
 static void check_limits(Reading *r)
 {
     for (int i = 0; i < MACHINE_KEYS; i++) {
@@ -222,7 +222,7 @@ static void check_limits(Reading *r)
     }
 }
 
-/* Checks what no single number shows. Called if each number fits by itself. */
+/* Checks numbers against each other. Called only if each number is valid by itself. */
 static void check_together(Reading *r)
 {
     const Hardware *h = r->hardware;
@@ -250,8 +250,8 @@ static void check_together(Reading *r)
     if (r->mistakes == 0) check_limits(r);
 }
 
-/* Returns whether the object has keys of a config, and of a machine file at most `device`, which
- * both have. */
+/* Returns whether the object has keys of a config, and none of a machine file other than `device`,
+ * which both have. */
 static bool is_config(const Reading *r)
 {
     const JsonNode *node = r->json.node;
@@ -265,7 +265,7 @@ static bool is_config(const Reading *r)
     return of_config > 0;
 }
 
-/* Reports a text that is something else than a machine file. Returns whether it has done so. */
+/* Reports a document that is not a machine file at all. Returns whether it reported an error. */
 static bool is_something_else(Reading *r)
 {
     const cJSON *root = r->json.node[0].item;
@@ -296,7 +296,7 @@ static void read_root(Reading *r)
             set_value(r, &machine_key[row], i);
         }
     }
-    /* Without the object, one mistake is enough for all numbers. */
+    /* If the object is missing, this is the only error about sources. */
     if (!sources)
         mistake(r, value_at(r, 0),
                 "sources: the key is missing; write an object that says of "
@@ -312,13 +312,14 @@ static int by_place(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Prints the mistakes by their places, one on each line, and frees them. */
+/* Prints the mistakes, sorted by position, one on each line, and frees them. */
 static void print_mistakes(Reading *r, char *err, size_t n)
 {
     char *text, *path = utf8_line(r->path);
     size_t bytes;
     FILE *to = text_stream(&text, &bytes);
-    /* Mistakes at one place keep their order, because there are few: missing keys, at the start. */
+    /* A stable insertion sort, so mistakes at the same position keep their order. It is fast
+     * enough, because there are few mistakes. */
     for (int i = 1; i < r->mistakes; i++)
         for (int k = i; k > 0 && by_place(&r->mistake[k - 1].at, &r->mistake[k].at) > 0; k--) {
             size_t at = r->mistake[k].at;

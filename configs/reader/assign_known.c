@@ -24,9 +24,9 @@ static bool has_sibling(const cJSON *item, const char *name)
     return false;
 }
 
-/* Adds the remedy for an unknown key: the value under the name that was probably meant, or nothing
- * instead of the key where DeepSpeed would ignore or refuse it. The user must choose if the file is
- * this program's own, or if two names are equally similar. */
+/* Adds the remedy for an unknown key: the value under the name that was probably meant; or removing
+ * the key, if DeepSpeed would ignore or refuse it. The user must choose if the file is for this
+ * program, or if two names are equally similar. */
 static void mend_unknown(const Walk *w, int node, const char *path)
 {
     const cJSON *item = w->json->node[node].item;
@@ -86,7 +86,7 @@ static bool is_switch(const KnownKey *known)
            known->kind == KNOWN_TOOL || known->kind == KNOWN_DEEP_SWITCH;
 }
 
-/* Returns whether the key, usually a section, is refused with any value. */
+/* Returns whether the key, usually a section, is refused whatever its value. */
 static bool is_unbuilt_section(const KnownKey *known)
 {
     return known->kind == KNOWN_UNBUILT && known->inert == NULL;
@@ -234,7 +234,7 @@ static void check_ignored(const Walk *w, int node, const KnownKey *known, const 
     const cJSON *item = w->json->node[node].item;
     const char *example = known_example(known);
     if (known->kind == KNOWN_IGNORED && strcmp(value, "\"auto\"") == 0) return;
-    /* A value of the wrong type was probably meant for another key, so it is an error, not just a
+    /* A value of the wrong type was probably meant for another key, so this is an error, not a
      * notice. */
     if (known->kind != KNOWN_IGNORED || is_of_type(item, example)) {
         notice_ignored(w, node, known->key, known);
@@ -259,7 +259,7 @@ void check_known(const Walk *w, int node, const KnownKey *known)
 {
     const cJSON *item = w->json->node[node].item;
     char *value = cJSON_PrintUnformatted(item);
-    /* In DeepSpeed, null means that the key is left out. */
+    /* In DeepSpeed, null has the same effect as leaving the key out. */
     bool inert = cJSON_IsNull(item) || known_is_inert(known, item);
     switch (known->kind) {
     /* An alias has already been read as its option. */
@@ -335,15 +335,15 @@ static bool says_nothing(const KnownKey *known, const cJSON *value)
     return known->kind == KNOWN_ALIAS && value != NULL && known_is_inert(known, value);
 }
 
-/* Returns whether the document gave the key: the file, or with `sets` one of the --set options. In
- * a
- * --set, null only takes back what was given before. */
+/* Returns whether the document gave the key: the file, or with `sets` one of the --set options. A
+ * --set with null only undoes what was given before. */
 static bool is_given_by(const Seen *seen, bool sets)
 {
     return sets ? seen->place.set > 0 && !cJSON_IsNull(seen->value) : seen->place.line > 0;
 }
 
-/* Returns whether a value under this name says the same as one under the other name. */
+/* Returns whether this name with this value means the same as the other name with the other
+ * value. */
 static bool same_meaning(const KnownKey *known, const cJSON *here, const cJSON *there)
 {
     if (known->means == NULL || !cJSON_IsTrue(here))
@@ -355,8 +355,8 @@ static bool same_meaning(const KnownKey *known, const cJSON *here, const cJSON *
 }
 
 /* Reports two names of one key with different values: row `i` of the known keys, and the name
- * `other` that is given at `there`. A --set replaces the file's value under any name, so a name in
- * the file and one in a --set are no contradiction. */
+ * `other`, which is given at `there`. A --set replaces the file's value under any name, so a name
+ * in the file never contradicts one in a --set. */
 static void check_names(Load *load, bool sets, int i, const Seen *there, const char *other)
 {
     const KnownKey *known = &known_table[i];

@@ -1,6 +1,6 @@
-/* batch.c -- the three batch keys, where train_batch_size = micro-batch x accumulation x
- * data-parallel ranks: stores those that follow from others, and reports those that contradict each
- * other. world.c determines the number of ranks; the rules are in candidate.c. */
+/* batch.c -- derives missing batch keys and reports contradictions between the three batch keys:
+ * train_batch_size = micro-batch x accumulation x data-parallel ranks. world.c determines the
+ * number of ranks; the rules are in candidate.c. */
 #include "configs/reader/candidate_rules.h"
 #include "configs/reader/load.h"
 
@@ -26,8 +26,8 @@ void derive_batch(Load *load)
 {
     Config *c = load->config;
     const Candidate k = candidate_of_load(load);
-    /* The micro-batch is chosen here if nothing else says what the batch is, and for files that
-     * leave it to a trainer. Otherwise it is given or follows from the other two keys. */
+    /* The micro-batch is chosen here if no key determines the batch, or if the file leaves it to a
+     * trainer. Otherwise it is given or derived from the other two keys. */
     bool train = load_given(load, train_key), chosen = !train || k.automatic,
          absent = !train && !load_automatic(load, micro_key) && !load_automatic(load, train_key);
     if (batch_unusable(load)) return;
@@ -47,8 +47,8 @@ void derive_batch(Load *load)
 
 /* ---- reporting contradictions ---------------------------------------------------------------- */
 
-/* Adds the remedy that keeps the batch: the accumulation, and if need be the micro-batch, follow
- * from it. If the ranks cannot share the batch, the user must choose another one. */
+/* Adds the remedy that keeps the batch and derives the accumulation and, if necessary, the
+ * micro-batch. If the ranks cannot share the batch, the user must choose another batch. */
 static void mend_batch(Load *load, int64_t batch, int64_t rows, int64_t dp)
 {
     int64_t share = batch / dp;
@@ -60,8 +60,8 @@ static void mend_batch(Load *load, int64_t batch, int64_t rows, int64_t dp)
                     (long long)candidate_micro_batch(share));
 }
 
-/* Writes one change that makes three given keys agree, other than that of the batch: the nearest of
- * another accumulation, micro-batch or number of ranks, or else both of the first. */
+/* Writes one change, other than of the batch, that makes three given keys agree: the nearest
+ * accumulation, micro-batch or number of ranks, or else both of the first two. */
 static void other_factor(const Load *load, char *out, size_t n)
 {
     enum {
@@ -120,9 +120,9 @@ static void refuse_three(Load *load)
     mend_batch(load, batch, rows, dp);
 }
 
-/* Reports that the batch is not a multiple of the data-parallel ranks times the value of the key
- * `beside` that was given with it (CANDIDATE_KEYS: none). Suggests the nearest multiples, and
- * another value for that key or another number of ranks. */
+/* Reports that the batch is not a multiple of the number of data-parallel ranks times the value of
+ * `beside`, the key that was given with it (CANDIDATE_KEYS: none). Suggests the nearest multiples,
+ * and either another value for `beside` or another number of ranks. */
 static void refuse_multiple(Load *load, CandidateKey beside, int64_t value)
 {
     const Config *c = load->config;
@@ -187,7 +187,8 @@ void check_batch(Load *load)
 
 /* ---- advice on a valid config ---------------------------------------------------------------- */
 
-/* Writes the legal values of `key` nearest to those of `from`, below and above, as "2 or 4". */
+/* Writes the legal values of `key` nearest to the one in `from`, below and above it, as "2 or
+ * 4". */
 static bool two_values(const Candidate *from, CandidateKey key, char *out, size_t n)
 {
     Candidate low, high;
@@ -213,7 +214,7 @@ void config_batch_advice(const Config *config, int64_t batch, char *out, size_t 
     from.fixed = (from.fixed | KEY_BIT(CANDIDATE_BATCH)) & ~KEY_BIT(CANDIDATE_ACCUMULATION);
     candidate_follow(&from);
     /* The micro-batch must divide a rank's share of the desired batch. If these ranks cannot share
-     * it, advice that keeps their number would be refused. */
+     * the batch, advice that keeps their number would be refused. */
     if (candidate_legal(&from, ALL_RULES)) {
         near[0] = '\0';
     } else if (two_values(&from, CANDIDATE_MICRO, near, sizeof near)) {

@@ -1,5 +1,5 @@
-/* candidate.c -- the rules between the sizes of the grid, of the batch and of the model, and the
- * values that follow from others; see candidate.h. */
+/* candidate.c -- the table of rules between the sizes of the grid, of the batch and of the model,
+ * and the functions that check them; see candidate.h. */
 #include "configs/reader/candidate_rules.h"
 
 #include <stddef.h>
@@ -34,7 +34,7 @@ static bool makes_data(const Candidate *c)
     return V(RANKS) == 0 || V(DATA) * V(TENSOR) * V(PIPELINE) == V(RANKS);
 }
 
-/* If nothing says how many ranks there are, any number may come. */
+/* If the number of ranks is not known, any number is possible. */
 static bool divides_data(const Candidate *c)
 {
     return c->inspected || V(SHARD) == 0 || candidate_ranks(c) == 0 || V(DATA) % V(SHARD) == 0;
@@ -98,8 +98,8 @@ static bool keeps_gelu(const Candidate *c)
     return V(FUSED) == 0 || V(RECOMPUTE) != RECOMPUTE_SELECTIVE;
 }
 
-/* Of rules that relate products, the keys are the table's, so that a search knows which values can
- * be legal at all. */
+/* Rules between products list the keys in the table, so that a search knows which values are
+ * possible. */
 const CandidateRule candidate_rules[RULES] = {
     [RULE_ALONE] = {K(TENSOR) | K(PIPELINE), .holds = fits_alone,
                     .spoils = K(TENSOR) | K(PIPELINE) | K(DATA)},
@@ -151,7 +151,7 @@ static bool holds(const Candidate *c, const CandidateRule *rule)
     return rule->relation == RELATION_DIVIDES ? whole % part == 0 : part <= whole;
 }
 
-/* Returns the keys that the broken rule makes meaningless, and those that follow from them. */
+/* Returns the keys that the broken rule makes meaningless, and the keys derived from them. */
 static unsigned spoilt_by(const Candidate *candidate, const CandidateRule *rule)
 {
     bool ranks = candidate->value[CANDIDATE_RANKS] > 0 && !candidate->inspected;

@@ -1,4 +1,4 @@
-/* candidate_follow.c -- computes the numbers of a candidate that are not given from those that are;
+/* candidate_follow.c -- derives the numbers of a candidate that are not given from those that are;
  * see candidate.h. */
 #include "configs/reader/candidate_rules.h"
 
@@ -17,12 +17,13 @@ int64_t candidate_micro_batch(int64_t sequences)
 
 int64_t candidate_width(int64_t hidden, bool swiglu)
 {
-    /* swiglu has three matrices instead of two: 8/3 gives as many parameters as 4 would with two */
+    /* SwiGLU has three matrices instead of two, so 8/3 gives as many parameters as 4 with two
+     * matrices */
     int64_t narrow = (8 * hidden + 2) / 3;
     return swiglu ? (narrow + 63) / 64 * 64 : 4 * hidden;
 }
 
-/* Stores a value that follows, unless it is not positive: then it cannot be computed. */
+/* Stores a derived value, unless it is not positive, which means that it could not be computed. */
 static void follow(Candidate *c, CandidateKey key, int64_t value)
 {
     if ((c->fixed & KEY_BIT(key)) == 0) c->value[key] = value > 0 ? value : 0;
@@ -116,7 +117,7 @@ unsigned candidate_affected(const Candidate *c, unsigned keys)
     };
     for (size_t i = 0; i < sizeof follows / sizeof *follows; i++) {
         unsigned of = follows[i].of;
-        /* the batch gives the number of data-parallel ranks only where no number of ranks does */
+        /* the batch gives the number of data-parallel ranks only if the number of ranks does not */
         if (follows[i].key == CANDIDATE_DATA && V(RANKS) > 0)
             of = K(RANKS) | K(TENSOR) | K(PIPELINE);
         if ((keys & of) != 0 && (c->fixed & KEY_BIT(follows[i].key)) == 0)

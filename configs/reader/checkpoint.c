@@ -18,8 +18,8 @@ static void check_writers(Load *load)
                     "%lld, but there are %lld ranks, so %lld write", writers, world, world);
 }
 
-/* Refuses a keep_every between whose steps the run does not save: most of the checkpoints that the
- * user wants to keep would never exist. */
+/* Refuses a keep_every that is not a multiple of the save interval: most of the checkpoints that
+ * the user wants to keep would never be saved. */
 static void check_keep_every(Load *load)
 {
     static const char key[] = "checkpoint.keep_every";
@@ -43,7 +43,8 @@ static void check_keep_every(Load *load)
     }
 }
 
-/* An interval at which nothing is compared. Only notices: a config may be used on more ranks. */
+/* Reports a compare_interval at which nothing is compared. This is only a notice, because the same
+ * config may be used on more ranks. */
 static void check_compare_interval(Load *load)
 {
     static const char key[] = "checkpoint.compare_interval",

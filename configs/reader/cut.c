@@ -33,7 +33,7 @@ static void refuse_tensor(Load *load, RuleId rule)
     else
         snprintf(what, sizeof what, "intermediate_size %lld",
                  (long long)c->model.intermediate_size);
-    /* With other sizes that are refused, only all of them together are legal. */
+    /* If other sizes are refused too, only new values for all of them together are legal. */
     if (load_breaks(load, RULE_BLOCKS) ||
         !near_values(load, rule, CANDIDATE_TENSOR, BATCHES, near, sizeof near))
         near_sizes(load, rule, near, sizeof near);
@@ -59,9 +59,9 @@ static void refuse_chunks(Load *load)
           (long long)load->config->parallel.pipeline_chunks, one, other);
 }
 
-/* Reports more layer ranges than the model has blocks. Each needs at least one, in addition to the
- * embedding or the head that it may contain. There are two remedies: fewer stages, or fewer chunks
- * per stage. If neither works, new values for all sizes are suggested together. */
+/* Reports more layer ranges than the model has blocks: each range needs at least one block, in
+ * addition to the embedding or the head that it may contain. There are two remedies: fewer stages,
+ * or fewer chunks per stage. If neither helps, new values for all sizes are suggested together. */
 static void refuse_stages(Load *load)
 {
     enum { SCHEDULE = KEY_BIT(CANDIDATE_SCHEDULE) };
@@ -109,7 +109,7 @@ static void refuse_cut(Load *load)
         load_remedy(load, "--ranks %lld", (long long)(tp * stages));
 }
 
-/* Reports that parallel.data was given and implies another number of ranks than there are. */
+/* Reports a given parallel.data that implies another number of ranks than there are. */
 static void refuse_data(Load *load)
 {
     long long data = load->config->parallel.data, world = load->context.world;

@@ -21,7 +21,7 @@ void eval_sets_free(EvalSets *sets)
     *sets = (EvalSets){0};
 }
 
-/* Names are parts of console lines, of tags of TensorBoard and of folders. */
+/* A name is used in console lines, in TensorBoard's tags and in names of folders. */
 static bool is_name(const char *name)
 {
     static const char letters[] =
@@ -65,8 +65,8 @@ static bool is_paths(const cJSON *item)
     return good;
 }
 
-/* Writes the sets `first` and, if `all`, those after it, with {"text": PATHS} for paths alone. The
- * caller frees the text. */
+/* Writes the set `first` and, if `all`, those after it. A set given as paths alone is written as
+ * {"text": PATHS}. The caller frees the text. */
 static char *with_texts(const cJSON *first, bool all)
 {
     cJSON *sets = cJSON_CreateObject();
@@ -80,7 +80,8 @@ static char *with_texts(const cJSON *first, bool all)
     return out;
 }
 
-/* Refuses a set that is neither. Paths alone, as in {"NAME": "FILE"}, most likely name a text. */
+/* Refuses a set that is neither {"text": ...} nor {"shards": ...}. Paths alone, as in {"NAME":
+ * "FILE"}, most likely name a text. */
 static bool refuse_source(Load *load, ConfigPlace at, const cJSON *object, const cJSON *item)
 {
     char what[200];

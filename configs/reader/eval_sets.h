@@ -10,8 +10,8 @@
  * valid.
  */
 bool eval_sets_assign(Load *load, const Json *json, int node, ConfigPlace at, EvalSets *sets);
-/* Returns whether `path` is a key within eval.sets, such as "eval.sets.code.text", and then reports
- * an error: only --set KEY=VALUE can name one. */
+/* Reports an error if `path` is a key within eval.sets, such as "eval.sets.code.text", which only
+ * --set KEY=VALUE can name. Returns whether it did. */
 bool eval_sets_refuse_part(Load *load, ConfigPlace at, const char *path);
 /* Returns the sets as malloc'ed JSON text, "null" if there are none. */
 char *eval_sets_text(const EvalSets *sets);

@@ -42,8 +42,8 @@ static bool same_section(const char *a, const char *b)
 }
 
 /* Prints one line about the section of option `first`: its name, the number of its keys, and as
- * many of them as there is room for. The keys without a section are printed in full, since no other
- * command lists them. */
+ * many of their names as fit. Keys without a section are printed in full, because no other command
+ * lists them. */
 static void print_index_of(int first, FILE *to)
 {
     enum { COLUMN = 35 };

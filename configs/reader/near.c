@@ -1,5 +1,5 @@
-/* near.c -- says which values to write instead of those that break a rule: the nearest legal
- * changes (candidate.h), as text. */
+/* near.c -- writes the suggestions for values that break a rule: the nearest legal changes
+ * (candidate.h), as text. */
 #include "configs/reader/candidate_rules.h"
 #include "configs/reader/load.h"
 
@@ -21,31 +21,31 @@ bool load_breaks(const Load *load, RuleId rule)
     return (load->broken & RULE_BIT(rule)) != 0;
 }
 
-/* Returns the rules that have errors of their own, or will have. A change need not mend them,
+/* Returns the rules that have, or will have, errors of their own. A change need not mend them,
  * unless it changes one of their keys. */
 static unsigned others(const Load *load, RuleId rule)
 {
     return candidate_others(&load->candidate, load->broken, rule);
 }
 
-/* Returns whether a value of the key may be many times that of the config. Multiples of a number
- * are told, however far the first one is; a divisor is not: 4099 would be no useful suggestion
- * instead of 3. */
+/* Returns whether a suggested value of the key may be many times the current one. Multiples are
+ * suggested however large the first one is, but divisors are not: 4099 would be no useful
+ * suggestion instead of 3. */
 static bool is_far(RuleId rule, CandidateKey key)
 {
     return key == CANDIDATE_BATCH || key == CANDIDATE_HIDDEN || key == CANDIDATE_POSITIONS ||
            (key == CANDIDATE_RANKS && rule != RULE_BATCH);
 }
 
-/* Adds text to the string at `out`, which has room for n bytes. */
+/* Appends text to the string at `out`, which has room for n bytes. */
 static void add(char *out, size_t n, const char *text)
 {
     size_t at = strlen(out);
     if (at < n) snprintf(out + at, n - at, "%s", text);
 }
 
-/* Adds what `to` changes, besides `key`: each after " and ". Keys of the section parallel are named
- * without it, as where the message is about that section. */
+/* Appends what `to` changes, other than `key`, each after " and ". Keys of the section `parallel`
+ * are written without the section's name, because the message is about that section. */
 static void add_changes(const Candidate *from, const Candidate *to, CandidateKey key, char *out,
                         size_t n)
 {
@@ -70,7 +70,7 @@ static void add_changes(const Candidate *from, const Candidate *to, CandidateKey
             snprintf(text, sizeof text, " and %s %lld", name, (long long)to->value[order[i]]);
         add(out, n, text);
     }
-    /* These follow, once they are left out. */
+    /* These are derived if they are left out. */
     if ((to->fixed & KEY_BIT(CANDIDATE_ACCUMULATION)) != 0 && key != CANDIDATE_ACCUMULATION &&
         to->value[CANDIDATE_ACCUMULATION] != from->value[CANDIDATE_ACCUMULATION])
         add(out, n, " and leave gradient_accumulation_steps out");
@@ -79,8 +79,8 @@ static void add_changes(const Candidate *from, const Candidate *to, CandidateKey
         add(out, n, " without parallel.data");
 }
 
-/* Writes the candidates below and above, as far as they were found. If they change other keys, too,
- * and differently, writes only the nearer. */
+/* Writes the candidates below and above, if they were found. If they also change other keys, in
+ * different ways, writes only the nearer one. */
 static void write_both(const Candidate *from, CandidateKey key, const bool found[2],
                        const Candidate to[2], char *out, size_t n)
 {
@@ -141,16 +141,17 @@ void near_sizes(Load *load, RuleId rule, char *out, size_t n)
     static const struct {
         unsigned with;
         int most;
-        bool grid; /* only rules of the grid are kept */
+        bool grid; /* only the rules of the grid must hold */
     } wider[] = {{SIZES, 2, false},
                  {SIZES | BATCHES, 2, false},
                  {SIZES, 5, false},
                  {SIZES | BATCHES, 6, false},
-                 /* With other mistakes, such as a split of the layers, only the grid can be made
-                  * legal. */
+                 /* If there are other mistakes, such as a wrong split of the layers, only the grid
+                  * can be made legal. */
                  {SIZES, 5, true}};
     const Candidate *from = &load->candidate;
-    /* Other errors of the grid are mended, too, so that all of them suggest the same sizes. */
+    /* Other errors of the grid are mended at the same time, so that all of them suggest the same
+     * sizes. */
     unsigned apart = candidate_others(from, load->broken & ~RULES_OF_GRID, rule);
     Candidate to;
     char changes[256] = "";
@@ -165,7 +166,7 @@ void near_sizes(Load *load, RuleId rule, char *out, size_t n)
                               &to);
     }
     if (found) add_changes(from, &to, CANDIDATE_KEYS, changes, sizeof changes);
-    /* This also says which schedule goes with the chunks. */
+    /* This also determines the schedule that goes with the chunks. */
     if (found && (to.value[CANDIDATE_CHUNKS] != from->value[CANDIDATE_CHUNKS] ||
                   to.value[CANDIDATE_SCHEDULE] != from->value[CANDIDATE_SCHEDULE]))
         load->origin[option_find(candidate_key_name(CANDIDATE_SCHEDULE))].wrong = true;

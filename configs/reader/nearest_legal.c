@@ -1,20 +1,23 @@
 /* nearest_legal.c -- finds the candidate nearest to a given one that breaks no rule; see
  * candidate.h.
  *
- * Sets of keys are tried by size. Within a set, the keys get their values one after another,
- * nearest first, and a value whose ratio alone is above the best found so far ends its loop. Which
- * values a key can have at all is read from the relations in the table of rules: divisors of a
- * number, multiples of a number, or a range. All rules are then checked for each candidate. */
+ * Sets of keys are tried by size, the smallest first. Within a set, each key in turn goes through
+ * its values, nearest first; its loop ends when the ratio of the value alone exceeds the best total
+ * found so far. The possible values of a key are read from the relations in the table of rules:
+ * divisors of a number, multiples of a number, or a range. All rules are then checked for each
+ * candidate. */
 #include "configs/reader/candidate_rules.h"
 #include "model/core/check.h"
 #include "model/core/min_max.h"
 
 enum { MOST_DIVISORS = 2048, MOST_TRIES = 200000, MOST_KEYS = 6 };
 
-/* Products of other factors are rounded otherwise: up to this, relative, they are the same. */
+/* Products of different factors are rounded differently: they are equal if their relative
+ * difference is at most this. */
 static const double SAME = 1e-9;
 
-/* The order in which the keys of a set get their values: those from which others follow first. */
+/* The order in which the keys of a set get their values: first the keys from which others are
+ * derived. */
 static const CandidateKey order[] = {
     CANDIDATE_HEADS,  CANDIDATE_HIDDEN,       CANDIDATE_HEAD_DIM, CANDIDATE_KV,
     CANDIDATE_WIDTH,  CANDIDATE_LAYERS,       CANDIDATE_LENGTH,   CANDIDATE_POSITIONS,
@@ -47,12 +50,12 @@ int64_t candidate_highest(const Candidate *from, CandidateKey key, const Reach *
 /* Values of a key, from the nearest to the farthest. */
 typedef struct {
     CandidateKey key;
-    int64_t was, low, high;         /* the old value; limits of new ones */
-    int64_t step;                   /* new ones are multiples of it */
-    int64_t whole;                  /* and divide it; 0: any number */
-    int64_t divisor[MOST_DIVISORS]; /* of whole, ascending */
-    int n, below, above;            /* divisors, and the next ones to take */
-    int64_t next_below, next_above; /* if there is no whole */
+    int64_t was, low, high;         /* the old value; the limits of new ones */
+    int64_t step;                   /* new values are multiples of this */
+    int64_t whole;                  /* new values divide this; 0: no such number */
+    int64_t divisor[MOST_DIVISORS]; /* the divisors of `whole`, ascending */
+    int n, below, above;            /* number of divisors; the next ones to try */
+    int64_t next_below, next_above; /* the next values to try if `whole` is 0 */
 } Values;
 
 static int64_t common_divisor(int64_t a, int64_t b)
@@ -61,7 +64,7 @@ static int64_t common_divisor(int64_t a, int64_t b)
 }
 
 /* Narrows the values to those that a rule allows. `open`: the set of keys that have no value yet.
- * Only what holds whatever they become is used. */
+ * Only conditions that hold for all values of these keys are used. */
 static void narrow(Values *v, const Candidate *c, const CandidateRule *rule, unsigned open)
 {
     unsigned own = KEY_BIT(v->key), members = rule->part | rule->whole,
@@ -69,7 +72,7 @@ static void narrow(Values *v, const Candidate *c, const CandidateRule *rule, uns
     bool equal = rule->relation == RELATION_EQUAL;
     if ((rule->given & ~c->fixed) != 0) return;
     if (rule->relation == RELATION_NONE || (members & own) == 0 || (members & open) != 0) return;
-    /* Of a product that is given, the parts that follow may become what is left. */
+    /* If the product is given, the derived factors can become what is left of it. */
     if ((moved & rule->whole) != 0 || (moved != 0 && !equal)) return;
     int64_t part = candidate_product_of(c, rule->part & ~own & ~moved),
             whole = candidate_product_of(c, rule->whole & ~own);
@@ -79,7 +82,7 @@ static void narrow(Values *v, const Candidate *c, const CandidateRule *rule, uns
     else if (rule->relation == RELATION_AT_MOST)
         v->low = max_i64(v->low, (part - 1) / whole + 1);
     else if ((rule->part & own) != 0) {
-        if (whole % part != 0) v->high = 0; /* no value would do */
+        if (whole % part != 0) v->high = 0; /* no value is possible */
         v->whole = common_divisor(whole / part, v->whole);
         if (equal && moved == 0) v->low = max_i64(v->low, whole / part);
     } else {
@@ -120,7 +123,7 @@ static void begin_values(Values *v, const Candidate *c, unsigned rules, Candidat
     for (int i = 0; i < RULES && !is_flag(key); i++) {
         const CandidateRule *rule = &candidate_rules[i];
         bool asked = (rules & RULE_BIT(i)) != 0 && (rule->reads & c->unusable) == 0;
-        /* Some rules do not bind a stored run. */
+        /* Some rules do not apply to a stored run. */
         if (asked && !c->inspected && !c->stepless) narrow(v, c, rule, open);
     }
     if (side > 0) v->low = max_i64(v->low, was + 1);
@@ -131,8 +134,8 @@ static void begin_values(Values *v, const Candidate *c, unsigned rules, Candidat
     if (min_i64(was - 1, v->high) < 0) v->next_below = -1;
 }
 
-/* Moves past values that are outside the limits, and returns the next one below and above; -1:
- * there is none. */
+/* Skips values that are outside the limits, and sets the next one below and above; -1: there is
+ * none. */
 static void peek(Values *v, int64_t *below, int64_t *above)
 {
     if (v->whole > 0) {
@@ -171,26 +174,27 @@ static int64_t next_value(Values *v)
 
 typedef struct {
     const Candidate *from;
-    unsigned rules; /* for the set that is tried */
+    unsigned rules; /* the rules to check for the current set */
     const Reach *reach;
-    CandidateKey key[MOST_KEYS]; /* the set that is tried, in the order above */
+    CandidateKey key[MOST_KEYS]; /* the current set, in the order above */
     int n;
     bool found;
     int tries;
     double best;
-    unsigned keys; /* that the best changes */
+    unsigned keys; /* the keys that the best candidate changes */
     Candidate *to;
 } Search;
 
-/* Returns the ratio of the key if it is one of those that were changed, and did not follow. */
+/* Returns the ratio of the key if it was changed by the search, and 1 if not or if it was
+ * derived. */
 static double ratio_of(const Candidate *from, const Candidate *to, CandidateKey key, unsigned keys)
 {
     bool changed = (keys & KEY_BIT(key)) != 0;
     return changed ? candidate_ratio(key, from->value[key], to->value[key]) : 1;
 }
 
-/* Returns whether candidate `a`, in which the set `ka` is changed and which is as far from the old
- * one as the best, is to be preferred to that. */
+/* Returns whether candidate `a` is preferred to the best one so far, which is equally far from the
+ * old candidate. `ka`: the set of keys that `a` changes. */
 static bool precedes(const Search *s, const Candidate *a, unsigned ka)
 {
     const Candidate *from = s->from, *b = s->to;
@@ -232,8 +236,8 @@ static void offer(Search *s, const Candidate *c, unsigned keys)
     *s->to = *c;
 }
 
-/* Returns whether the candidate breaks a rule that it will break whatever the keys of `open`
- * become, which have no value yet. */
+/* Returns whether the candidate breaks a rule whatever values the keys of `open`, which have none
+ * yet, will get. */
 static bool is_lost(const Search *s, const Candidate *c, unsigned open)
 {
     unsigned undecided = candidate_affected(c, open), decided = 0;
@@ -242,7 +246,8 @@ static bool is_lost(const Search *s, const Candidate *c, unsigned open)
     return !candidate_legal(c, s->rules & decided);
 }
 
-/* Gives key number `at` of the set its values, and the later ones theirs. `open`: these keys. */
+/* Tries all values of key number `at` of the set, and for each all values of the later keys.
+ * `open`: the set of these keys. */
 static void give_values(Search *s, const Candidate *c, int at, double ratio, unsigned open,
                         unsigned keys)
 {
@@ -252,7 +257,7 @@ static void give_values(Search *s, const Candidate *c, int at, double ratio, uns
     }
     if (is_lost(s, c, open)) return;
     CandidateKey key = s->key[at];
-    Values values; /* not set as a whole: it is large */
+    Values values; /* not initialised as a whole, because it is large */
     values.high = candidate_highest(s->from, key, s->reach);
     begin_values(&values, c, s->rules, key, key == s->reach->key ? s->reach->side : 0,
                  s->from->value[key], open & ~KEY_BIT(key));
@@ -272,8 +277,8 @@ static bool can_change(const Candidate *from, CandidateKey key)
     return (from->most[key] > 0 || is_flag(key)) && (from->unusable & KEY_BIT(key)) == 0;
 }
 
-/* Tries all sets of `n` keys that contain those of `keys`, with more of `with`, from number `at` of
- * the order on. `asked`: the rules for every set. */
+/* Tries all sets of `n` keys that contain `keys` and otherwise keys of `with`, from number `at` of
+ * the order on. `asked`: the rules to check for every set. */
 static void try_sets(Search *s, unsigned asked, int n, int at, unsigned keys)
 {
     int have = 0;

@@ -1,7 +1,7 @@
 /* option_model.h -- the rows of option_table.c for the section "model".
  *
- * With at most as many layers as model.num_layers allows, a checkpoint's header and manifest, with
- * one line per tensor, stay below their size limits (tests/parallel/checkpoint/test_deep.c). */
+ * The limit of model.num_layers keeps a checkpoint's header and manifest, which has one line per
+ * tensor, below their size limits (tests/parallel/checkpoint/test_deep.c). */
 #ifndef CONFIGS_READER_OPTION_MODEL_H
 #define CONFIGS_READER_OPTION_MODEL_H
 

@@ -47,7 +47,7 @@
                           .help = __VA_ARGS__                                                      \
     }
 
-/* A number of elements. DeepSpeed writes "no limit" as the largest integer of the machine. */
+/* A number of elements. DeepSpeed's files use the largest integer of the machine for "no limit". */
 #define ELEMENTS(field, fallback_, changes_, ...)                                                  \
     {                                                                                              \
         ROW(field, INT), .fallback = fallback_, .min = 0, .max = HUGE_COUNT,                       \
@@ -55,7 +55,7 @@
                          .changes = (changes_), .help = __VA_ARGS__                                \
     }
 
-/* The most CTAs of a group of ranks in NCCL, which has at most 64 channels. */
+/* The maximum number of CTAs of one of NCCL's groups of ranks; NCCL has at most 64 channels. */
 #define CTAS(field, fallback_, ...)                                                                \
     {                                                                                              \
         ROW(field, INT), .fallback = fallback_, .max = 64, .effect = EFFECT_ROUNDING,              \
@@ -75,7 +75,7 @@
 
 #define EXACT 9007199254740992.0 /* 2^53: up to here, a double holds every integer */
 
-/* What a change of a key changes (Option.changes). */
+/* What changes in a run if the key changes (Option.changes). */
 #define NOTHING CHANGES_NOTHING
 #define LOSSES  CHANGES_LOSSES
 #define SAMPLES CHANGES_SAMPLES

@@ -42,8 +42,8 @@ bool option_is_section(const char *key)
 bool option_among(const char *list, const char *value)
 {
     size_t n = strlen(value);
-    /* Values are matched with the bars on both sides, so that no value is found inside another
-     * one. */
+    /* Values are matched together with the bars on both sides, so that no value matches a part of
+     * another. */
     for (const char *at = strchr(list, '|'); at != NULL && at[1] != '\0'; at = strchr(at + 1, '|'))
         if (strncmp(at + 1, value, n) == 0 && at[1 + n] == '|') return true;
     return false;
@@ -201,8 +201,8 @@ void option_expects(const Option *option, char *out, size_t n)
     case OPTION_STRINGS: snprintf(out, n, "a string or a list of strings"); break;
     case OPTION_INTEGERS: number_expects(option, "a list of integers, each", out, n); break;
     case OPTION_SETS: snprintf(out, n, "an object of sets by name"); break;
-    /* List only implemented values; a known value that is not implemented gets an error message of
-     * its own. */
+    /* List only implemented values; a known value that is not implemented gets an error of its
+     * own. */
     case OPTION_CHOICE:
         at = (size_t)snprintf(out, n, "one of");
         for (const Choice *c = option->choices; c->name != NULL && at < n; c++)

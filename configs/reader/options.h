@@ -1,9 +1,9 @@
-/* options.h -- the option table: one row per config key with its type, default, range and help, and
- * the functions that read the rows; private to configs/.
+/* options.h -- the option table, which has one row per config key with its type, default, range and
+ * help, and the functions that read the rows; private to configs/.
  *
  * Each of this program's own keys has a row in option_table.c. Each DeepSpeed key that is known but
  * not implemented here has a row in known_keys.c. Parsing, --set, check, explain, defaults, show
- * and diff all walk these rows; keys are listed nowhere else. */
+ * and diff all loop over these rows. Keys are listed nowhere else. */
 #ifndef CONFIGS_READER_OPTIONS_H
 #define CONFIGS_READER_OPTIONS_H
 
@@ -30,18 +30,18 @@ typedef enum {
     OPTION_BELOW = 4, /* the maximum itself is not allowed */
     /* true and false are accepted for 1 and 0 (an obsolete form in DeepSpeed) */
     OPTION_BOOL_INT = 8,
-    OPTION_QUOTED = 16,  /* "true" and "false" are accepted with quotes, too */
+    OPTION_QUOTED = 16,  /* "true" and "false" are also accepted in quotes */
     OPTION_CLAMPED = 32, /* an integer above the maximum is read as the maximum */
     /* A derived value is printed only as a comment (or as "auto", if that was given). So it is
      * derived again when the printed config is read with other values. */
     OPTION_FOLLOWS = 64,
     OPTION_GRID = 128, /* the key describes how several ranks share the work (the grid) */
-    /* A number above 0 gives the optimizer state tensors that it does not have at 0. A checkpoint
-     * of one does not fit the other, so a resumed run cannot change from or to 0. */
+    /* Above 0, the optimizer has state tensors that it does not have at 0. Checkpoints of the two
+     * cases differ, so a resumed run cannot change from or to 0. */
     OPTION_STATE = 256,
-    /* its default depends on the devices of the machine, and changes no result */
+    /* the default depends on the devices of the machine, and does not change results */
     OPTION_MACHINE = 512,
-    /* its default depends on the device, and config_settle determines it */
+    /* the default depends on the device, and config_settle determines it */
     OPTION_DEVICE = 1024,
 } OptionFlags;
 
@@ -139,7 +139,7 @@ typedef struct {
     const char *key;
     KnownKind kind;
     Feature feature;
-    const char *inert;   /* values that change nothing, in the form "|a|b|" of their JSON */
+    const char *inert;   /* values that have no effect, in the form "|a|b|" of their JSON */
     const char *why;     /* what the key asks for; NULL: use the feature's explanation */
     const char *example; /* a value of the right type, for an ignored key without `inert` */
     /* The key that this key is another name of. For KNOWN_SHORT and KNOWN_ALIAS it is an option,
@@ -150,7 +150,7 @@ typedef struct {
     /* KNOWN_ALIAS: the value of the option, as JSON, if this key is true; NULL: the same value. */
     const char *means;
     bool negated;       /* KNOWN_ALIAS of a flag: false stands for true */
-    bool positive_only; /* negative numbers change nothing, besides the values in `inert` */
+    bool positive_only; /* negative numbers have no effect, like the values in `inert` */
 } KnownKey;
 
 extern const KnownFeature known_feature[];
@@ -166,11 +166,11 @@ bool option_is_section(const char *key);
 bool option_among(const char *list, const char *value);
 /* Returns the length of the first value in "|a|b|"; the value begins after the first bar. */
 int option_first(const char *list);
-/* Returns a value of the type that the key takes: JSON text that may continue after this value. */
+/* Returns an example of a valid value for the key: JSON text that may continue after this value. */
 const char *known_example(const KnownKey *known);
-/* Returns whether the value changes nothing: it passes, or, for an alias, it is ignored. */
+/* Returns whether the value has no effect: it is accepted silently, or, for an alias, ignored. */
 bool known_is_inert(const KnownKey *known, const cJSON *value);
-/* Returns what the key asks for, or why it has no effect, as text to put into brackets. */
+/* Returns what the key asks for, or why it has no effect, as text for use in brackets. */
 const char *known_why(const KnownKey *known);
 /* Returns the name that a choice has for `value`. */
 const char *option_choice_name(const Option *option, int value);

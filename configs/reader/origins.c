@@ -1,4 +1,4 @@
-/* origins.c -- prints the value and the origin of every key as JSON, for the file beside a stored
+/* origins.c -- prints the value and the origin of every key as JSON, for the file next to a stored
  * config. */
 #include "configs/reader/options.h"
 

@@ -1,4 +1,4 @@
-/* remedy.c -- finds command-line options with which a config that has errors is valid; see
+/* remedy.c -- finds the command-line options that make a config with errors valid; see
  * config_remedy in advice.h. */
 #include "configs/advice.h"
 #include "model/core/check.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An error may hide another one, so the options are tried and completed so many times. */
+/* An error may hide another one, so the options are tried and extended up to this many times. */
 enum { ROUNDS = 4 };
 
 typedef struct {
@@ -43,9 +43,9 @@ static void add_remedy(Options *options, const char *remedy)
     free(text);
 }
 
-/* Loads the config with these options. If it has errors, adds what mends them. Sets *known to false
- * if an error has no remedy. Returns the config and its notices in `report`, NULL if it is not
- * valid. */
+/* Loads the config with these options. If it has errors, adds the options that mend them, and sets
+ * *known to false if an error has no remedy. Returns the config, with its notices in `report`, or
+ * NULL if it is not valid. */
 static const Config *try_options(const char *path, const ConfigContext *context, Options *options,
                                  bool *known, ConfigReport *report)
 {

@@ -27,7 +27,7 @@ static int64_t steps_of(const Config *c, double ratio)
     return (int64_t)floor(ratio * (double)c->train_steps + 0.5);
 }
 
-/* Sets the number of steps that was computed from a ratio, and forgets that the steps were given as
+/* Sets the number of steps to the value computed from a ratio; it then no longer counts as given as
  * "auto". */
 static void settle(Load *load, const char *key, int64_t *field, int64_t steps)
 {
@@ -35,8 +35,8 @@ static void settle(Load *load, const char *key, int64_t *field, int64_t steps)
     load->origin[option_find(key)] = (Origin){.kind = ORIGIN_DERIVED};
 }
 
-/* Converts ratios to steps. If warmup and decay together fit into the run as ratios, they also fit
- * as steps: a warmup that was rounded up shortens the decay. */
+/* Converts ratios to steps. If the ratios of warmup and decay add up to at most 1, their steps must
+ * fit into the run, too, so a warmup that was rounded up shortens the decay. */
 static void derive_ratios(Load *load)
 {
     Config *c = load->config;
@@ -49,7 +49,7 @@ static void derive_ratios(Load *load)
     if (warmup) settle(load, warmup_key, &c->scheduler.params.warmup_num_steps, steps_of(c, up));
     if (decay) settle(load, decay_key, &c->scheduler.params.decay_num_steps, steps_of(c, down));
     int64_t left = c->train_steps - c->scheduler.params.warmup_num_steps;
-    /* Rounded separately, warmup and decay may be one step longer than the run. */
+    /* After separate rounding, warmup and decay may together be one step longer than the run. */
     bool fits = up + (decay ? down : DEFAULT_DECAY) <= ALL_STEPS;
     if (warmup && fits && !load_given(load, decay_key) &&
         c->scheduler.params.decay_num_steps > left)
@@ -157,11 +157,11 @@ static void check_lengths(Load *load)
             warmup = c->scheduler.params.warmup_num_steps,
             decay = c->scheduler.type == SCHEDULER_WSD ? c->scheduler.params.decay_num_steps : 0;
     bool ratio = load_given(load, warmup_ratio_key);
-    /* Nothing trains in a run that is opened only to be looked at. If its number of steps follows
-     * from train_tokens, that number may differ on other ranks. */
+    /* A run that is opened only to be read does not train. If its number of steps is derived from
+     * train_tokens, it may differ on another number of ranks. */
     if (load->context.opened > 0) return;
-    /* A default is not in the file. The error then points at what makes it too long:
-     * total_num_steps if that was given, otherwise the scheduler type. */
+    /* A default has no position in the file. The error then points at the key that makes it too
+     * long: total_num_steps if that was given, otherwise the scheduler type. */
     const char *by_default = load_given(load, warmup_key) ? "" : " (the default)";
     const char *key = ratio ? warmup_ratio_key : warmup_key, *place = load_given(load, key) ? key
                                                                       : load_given(load, total_key)

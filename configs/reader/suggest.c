@@ -158,8 +158,8 @@ static int nearest_sibling(const char *key, size_t n, unsigned kinds, Suggestion
     const char *word = key + n;
     int best = EDIT_FAR;
     *near = (Suggestion){{0}, {0}};
-    /* DeepSpeed keys that are not implemented count, too: once spelt correctly, they get an error
-     * of their own. */
+    /* DeepSpeed keys that are not implemented are included: spelt correctly, they get an error of
+     * their own. */
     for (int i = 0; i < option_count + known_count; i++) {
         const char *other = key_of(i);
         if (strncmp(other, key, n) != 0) continue;

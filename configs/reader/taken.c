@@ -1,4 +1,4 @@
-/* taken.c -- lists what is taken for keys that a config does not give; see advice.h. */
+/* taken.c -- lists the values used for keys that a config does not give; see advice.h. */
 #include "configs/advice.h"
 #include "configs/reader/load.h"
 #include "model/core/check.h"
@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keys that are listed wherever they are not given. Any other key that changes the numbers is
- * listed if it is given as "auto". */
+/* Keys that are listed if they are not given. Any other key that affects results is listed if it is
+ * given as "auto". */
 static const struct {
     const char *key, *remark;
 } listed[] = {
@@ -41,7 +41,7 @@ static bool gives_model_size(const Config *config)
            is_given(config, "model.num_attention_heads");
 }
 
-/* Returns whether this key of the list above says nothing, since another one decides. */
+/* Returns whether this key of the list above has no effect, because another key decides. */
 static bool is_moot(const Config *config, const char *key)
 {
     if (strcmp(key, "train_steps") == 0) return config->train_tokens > 0;

@@ -25,8 +25,8 @@ void check_known(const Walk *w, int node, const KnownKey *known);
 /* Returns the row of the known section that contains `key`, if that section is accepted or refused
  * as a whole; -1 if there is none. */
 int enclosing_tree(const char *key);
-/* Handles a key inside such a section that has no row of its own and was given directly: by --set,
- * with dots in its name, or next to keys that have rows. */
+/* Handles a key inside such a section that has no row in the table and was given directly: by
+ * --set, with dots in its name, or next to keys that have rows. */
 void check_inside(const Walk *w, int node, const char *path, int tree);
 /* Reports keys that the file, or several --set options, give under two different names. */
 void check_other_names(Load *load, bool sets);

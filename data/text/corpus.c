@@ -64,7 +64,7 @@ static _Noreturn void run_child(const Corpus *c, int out, int report)
 }
 
 /* Reads from a pipe until its end, until the deadline, or until more than `most` bytes have
- * arrived. *ended says whether it was the end of the pipe. */
+ * arrived. *ended is set to whether the end of the pipe was reached. */
 static char *read_pipe(int fd, int64_t most, double deadline, int64_t *size, bool *ended)
 {
     int64_t capacity = 1 << 16;
@@ -85,9 +85,9 @@ static char *read_pipe(int fd, int64_t most, double deadline, int64_t *size, boo
     return text;
 }
 
-/* Waits for the child to end and returns its status, or -1 if that cannot be known. If `orderly`,
- * its output has ended, so it should exit soon by itself; it is killed at the deadline. If not, it
- * is killed at once. POSIX has no wait with a timeout, so this polls every millisecond. */
+/* Waits for the child to end and returns its status, or -1 if that is not known. If `orderly`, its
+ * output has ended, so it should exit soon; it is killed at the deadline. If not, it is killed at
+ * once. POSIX has no wait with a timeout, so this polls every millisecond. */
 static int end_child(Child *child, bool orderly, double deadline)
 {
     int status = 0;

@@ -31,7 +31,7 @@ typedef struct {
     uint64_t *checksum[SPLITS];
     /* Hash of the text of each split; 0: meta.json was written before these were introduced. */
     uint64_t text[SPLITS];
-    bool at_most; /* its tokenizer was trained on the text with vocab_size as a limit */
+    bool at_most; /* the tokenizer was trained on the text, with vocab_size as an upper limit */
 } Meta;
 
 /* Reads the shards in `folder` and fills in their checksums. Returns false and sets `err` if a
@@ -46,8 +46,8 @@ bool meta_read(Meta *m, const char *path, char *err, size_t n);
 bool meta_parse(Meta *m, const char *text, size_t size);
 void meta_free(Meta *m);
 
-/* Returns whether the shard at `path` has the checksum that the meta.json next to it gives for it.
- * If not, sets `err`. *known says whether meta.json gives a checksum at all. */
+/* Returns whether the shard at `path` has the checksum that is stored for it in the meta.json next
+ * to it. If not, sets `err`. *known is set to whether meta.json has a checksum at all. */
 bool meta_verify(const char *path, bool *known, char *err, size_t n);
 
 #endif

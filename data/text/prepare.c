@@ -1,7 +1,7 @@
 /* prepare.c -- prepares the token shards of a text, or finds them in the cache; see prepare.h.
  *
- * A folder's name contains a hash of everything that determines its contents. So a folder with the
- * right name has the right contents: it is checked against its own meta.json, but not compared with
+ * A folder's name contains a hash of everything that determines its contents, so a folder with the
+ * right name has the right contents. It is checked against its own meta.json, but not compared with
  * the text. */
 #include "data/text/prepare.h"
 
@@ -48,7 +48,7 @@ static void split_text(const PrepareRequest *r, TextRange range[SPLITS])
     range[SPLIT_VAL] = (TextRange){.text = val, .from = r->val_text ? 0 : end, .to = val->size};
 }
 
-/* Returns a hash of the text of a split and of the places where documents end in it; never 0. */
+/* Returns a hash of a split's text and of the positions where its documents end; never 0. */
 static uint64_t hash_range(const TextRange *range)
 {
     const Text *text = range->text;
@@ -154,17 +154,18 @@ static bool read_folder(uint64_t hash, Preparation *p, char *err, size_t n, Exit
 
 /* ---- the same tokens under another name ------------------------------------------------------ */
 
-/* What is looked for, and what was found. */
+/* The tokens that are searched for, and the folder that was found. */
 typedef struct {
     uint64_t text[SPLITS]; /* 0: any text */
-    uint64_t tokenizer;    /* its hash; 0: it would be trained */
-    int64_t vocab_size;    /* exact size of the tokenizer that would be trained */
+    uint64_t tokenizer;    /* its hash; 0: it is to be trained */
+    int64_t vocab_size;    /* exact size of the tokenizer that is to be trained */
     char *folder;          /* NULL: not found */
     uint64_t key;
 } Search;
 
-/* Checks whether the folder has the tokens. A tokenizer that is trained to exactly the size which
- * another one reached under a limit has the same merges, because merges are made one by one. */
+/* Checks whether the folder has the tokens. A tokenizer that was trained with vocab_size as a limit
+ * is the same as one trained to exactly the size that it reached, because merges are made one by
+ * one. */
 static bool compare_folder(const char *folder, PreparedState state, const Meta *m, void *context)
 {
     Search *s = context;
@@ -179,8 +180,9 @@ static bool compare_folder(const char *folder, PreparedState state, const Meta *
     return false;
 }
 
-/* Looks for a folder that was made by another request and has the wanted tokens: the training's, if
- * an evaluation with the run's own tokenizer asks. Sets p->folder and *key if there is one. */
+/* Searches for a folder that another request made and that has the wanted tokens, such as those of
+ * training, if an evaluation uses the run's own tokenizer. Sets p->folder and *key if there is
+ * one. */
 static void find_equal(const PrepareRequest *r, const Tokenizer *given, Preparation *p,
                        uint64_t *key)
 {
@@ -191,7 +193,7 @@ static void find_equal(const PrepareRequest *r, const Tokenizer *given, Preparat
     Search s = {.tokenizer = given ? tokenizer_hash(given) : 0, .vocab_size = r->vocab_size};
     for (Split k = 0; k < SPLITS; k++)
         s.text[k] = k == SPLIT_TRAIN && r->val_only ? 0 : hash_range(&range[k]);
-    /* If the cache cannot be read, making the folder reports that. */
+    /* If the cache cannot be read, an error is reported when the folder is made. */
     prepared_visit(r->cache, compare_folder, &s, ignored, sizeof ignored);
     if (s.folder == NULL) return;
     free(p->folder);
@@ -254,7 +256,7 @@ static bool fill_folder(const PrepareRequest *r, const Tokenizer *given, const c
 
 /* Builds p->folder under a temporary name and renames it. If another process was faster, rename
  * fails because the folder exists and is not empty. That folder has the same name and so the same
- * contents; it is used, and this one is removed. */
+ * contents; it is used, and the temporary one is removed. */
 static bool make_folder(const PrepareRequest *r, const Tokenizer *given, uint64_t hash,
                         const Preparation *p, char *err, size_t n, ExitCode *code)
 {
@@ -290,8 +292,8 @@ static double enough_for_validation(const PrepareRequest *r, const Preparation *
     return 0;
 }
 
-/* Returns whether both splits have enough tokens for a window. If not, sets `err`, which says what
- * to write. */
+/* Returns whether both splits have enough tokens for a window. If not, sets `err` to an error that
+ * says what to write. */
 static bool check_length(const PrepareRequest *r, const Preparation *p, char *err, size_t n)
 {
     bool has_val = r->val_text != NULL || r->val_fraction > 0;

@@ -1,5 +1,5 @@
-/* prepare.h -- turns text into a folder of token shards together with the tokenizer that made them,
- * once per text.
+/* prepare.h -- turns text into a folder of token shards and the tokenizer that made them, once per
+ * text.
  *
  * The folder is CACHE/NAME-HASH. HASH covers the text and every setting that determines the tokens.
  * The folder contains train_000000.bin, val_000000.bin, ..., tokenizer.json and meta.json. It is
@@ -22,18 +22,18 @@ typedef struct {
     const FsOps *fs;       /* file system functions used to create the folder */
     const char *name;      /* first part of the folder's name */
     const char *cache;     /* folder of prepared corpora */
-    const char *source;    /* how error messages name the text: its file or corpus */
+    const char *source;    /* the name of the text in error messages: its file or corpus */
     const Text *text;      /* may be empty if `val_only` and val_text is given */
     const Text *val_text;  /* NULL: use the last val_fraction of `text` */
-    const char *val_key;   /* the key that names val_text; NULL: data.val_text */
+    const char *val_key;   /* the config key of val_text; NULL: data.val_text */
     const char *tokenizer; /* path; NULL: train a BPE on the training part */
     int64_t vocab_size;    /* vocabulary size of that BPE */
-    bool vocab_at_most;    /* a short text may give fewer: tokenizer_train_up_to */
+    bool vocab_at_most;    /* vocab_size is an upper limit: tokenizer_train_up_to */
     double val_fraction;
     bool val_only;      /* only the validation text is wanted; `tokenizer` is given */
     int threads;        /* 0: one for each core that this process may use */
     Progress *progress; /* reports progress; may be NULL */
-    int64_t min_tokens; /* a split with fewer tokens is an error: one window and its last target */
+    int64_t min_tokens; /* a split with fewer tokens is an error: T + 1, which is one window */
 } PrepareRequest;
 
 /* The result: the tokens that were prepared or found in the cache. It owns the paths; free it with
@@ -50,12 +50,13 @@ typedef struct {
     uint64_t tokenizer_hash;
 } Preparation;
 
-/* Finds the folder of these tokens, or another folder in the cache that has them, and checks it, or
- * creates it. With val_only, the folder need not have the training tokens. On failure it returns
- * false and sets `err` and *code, and *out is {0}. EXIT_MISSING: the given tokenizer is missing.
- * EXIT_DAMAGED: the tokenizer or the folder is damaged. EXIT_CONFIG: a split has fewer than
- * min_tokens, or the text is too short for the vocabulary. EXIT_CANNOT_CREATE, EXIT_INPUT_OUTPUT:
- * the folder cannot be created or written. EXIT_PERMISSION: the folder may not be read. */
+/* Finds the folder of these tokens, or another folder in the cache with the same tokens, and checks
+ * it; if there is none, creates it. With val_only, the folder need not have the training tokens. On
+ * failure it returns false and sets `err` and *code, and *out is {0}. EXIT_MISSING: the given
+ * tokenizer is missing. EXIT_DAMAGED: the tokenizer or the folder is damaged. EXIT_CONFIG: a split
+ * has fewer than min_tokens, or the text is too short for the vocabulary. EXIT_CANNOT_CREATE,
+ * EXIT_INPUT_OUTPUT: the folder cannot be created or written. EXIT_PERMISSION: the folder may not
+ * be read. */
 bool prepare_text(const PrepareRequest *request, Preparation *out, char *err, size_t n,
                   ExitCode *code);
 void preparation_free(Preparation *p);

@@ -35,8 +35,7 @@ static bool is_in_use(const char *folder, const struct stat *info)
     return false;
 }
 
-/* Returns whether the folder, which has no good meta.json, is one of this program, and sets *state.
- */
+/* Returns whether a folder without a valid meta.json was made by this program, and sets *state. */
 static bool find_state(const char *folder, const char *name, const char *meta, PreparedState *state)
 {
     const char *temporary = strstr(name, ".tmp-");
@@ -50,7 +49,7 @@ static bool find_state(const char *folder, const char *name, const char *meta, P
     return true;
 }
 
-/* Calls `visit` for the folder `name` if it is one of prepared tokens. */
+/* Calls `visit` for the folder `name` if it is a folder of prepared tokens. */
 static bool visit_one(const char *cache, const char *name, PreparedVisit *visit, void *context)
 {
     char *folder = text_format("%s/%s", cache, name), *path = text_format("%s/meta.json", folder),

@@ -1,4 +1,4 @@
-/* prepared.h -- walks over the folders of prepared tokens in a cache. */
+/* prepared.h -- lists the folders of prepared tokens in a cache. */
 #ifndef DATA_TEXT_PREPARED_H
 #define DATA_TEXT_PREPARED_H
 
@@ -6,9 +6,10 @@
 
 typedef enum {
     PREPARED_WHOLE,      /* it has a meta.json of this program */
-    PREPARED_DAMAGED,    /* its meta.json cannot be read or is another one */
+    PREPARED_DAMAGED,    /* its meta.json cannot be read or is not this program's */
     PREPARED_UNFINISHED, /* its writer was killed */
-    /* its writer runs and holds it (temporary.h); where files cannot be locked, it may run */
+    /* its writer is running and holds its lock (temporary.h); without file locks, it may be
+     * running */
     PREPARED_IN_USE,
 } PreparedState;
 
@@ -17,8 +18,9 @@ typedef enum {
 typedef bool PreparedVisit(const char *folder, PreparedState state, const Meta *meta,
                            void *context);
 /* Calls `visit` for each folder of prepared tokens in `cache`, in the order of their names. A
- * folder that is not PREPARED_WHOLE counts only if its name is one that this program gives. A cache
- * that does not exist is empty. Returns false and sets `err` if the cache cannot be read. */
+ * folder that is not PREPARED_WHOLE is visited only if its name has the form that this program
+ * uses. A cache that does not exist is empty. Returns false and sets `err` if the cache cannot be
+ * read. */
 bool prepared_visit(const char *cache, PreparedVisit *visit, void *context, char *err, size_t n);
 
 #endif

@@ -10,10 +10,10 @@
 enum {
     SHARD_TOKENS = 100000000, /* maximum number of tokens per shard */
     PIECE = 1 << 18,          /* bytes of text that a thread encodes at a time */
-    PIECES_PER_THREAD = 4,    /* of several threads, until their tokens are written */
+    PIECES_PER_THREAD = 4,    /* for several threads, before their tokens are written */
 };
 
-/* State of writing one split. */
+/* The state of writing one split. */
 typedef struct {
     const FsOps *fs;
     const char *folder;
@@ -85,17 +85,17 @@ static int64_t document_after(const Text *text, int64_t at)
     return low;
 }
 
-/* Returns where document d begins in the range. */
+/* Returns the start of document d within the range. */
 static int64_t document_begin(const TextRange *range, int64_t d)
 {
     int64_t begin = d > 0 ? range->text->document_end[d - 1] : 0;
     return begin > range->from ? begin : range->from;
 }
 
-/* Encodes one piece. The token that begins a text, if there is one, comes before each document
- * whose first byte is in it, or that is empty. An end-of-text token follows each document that ends
- * in it; the text after the last byte of the range has none. A document that continues after the
- * range gets no end-of-text token, because it does not end there. */
+/* Encodes one piece. The begin-of-text token, if there is one, precedes each document whose first
+ * byte is in the piece, and each empty document. An end-of-text token follows each document that
+ * ends in the piece. A document that continues after the range gets none, because it does not end
+ * there. */
 static void encode_piece(void *context, int64_t number, int thread)
 {
     const Encoding *c = context;
@@ -118,8 +118,8 @@ static void encode_piece(void *context, int64_t number, int thread)
     }
 }
 
-/* Returns where the piece that begins at `from` ends: a place that encoder_cut returns, or the end
- * of a document or of the range. */
+/* Returns the end of the piece that begins at `from`: a position that encoder_cut returns, or the
+ * end of a document or of the range. */
 static int64_t piece_end(const Encoding *c, int64_t from)
 {
     const TextRange *range = c->range;
@@ -131,8 +131,8 @@ static int64_t piece_end(const Encoding *c, int64_t from)
     return begin + encoder_cut(c->encoder[0], range->text->bytes + begin, end - begin, at - begin);
 }
 
-/* Encodes the range and writes its shards. The ids depend neither on the borders of pieces nor on
- * the number of threads. */
+/* Encodes the range and writes its shards. The ids depend neither on where pieces begin nor on the
+ * number of threads. */
 static bool write_pieces(Encoding *c, SplitWriter *w, Progress *progress, char *err, size_t n)
 {
     const TextRange *range = c->range;
@@ -226,7 +226,7 @@ bool shards_write(const Tokenizer *t, const TextRange range[SPLITS], const FsOps
 
 Pool *text_pool(int threads, int64_t size)
 {
-    enum { LEAST = 1 << 20 }; /* less text is done before a thread has started */
+    enum { LEAST = 1 << 20 }; /* less text is encoded before a thread has started */
     if (threads == 0) threads = pool_allowed_cores();
     return threads > 1 && size >= LEAST ? pool_create(threads) : NULL;
 }

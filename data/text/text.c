@@ -25,8 +25,8 @@ static bool refuse_file(Text *text, int error, char *err, size_t n)
                      text->folder, strerror(error));
 }
 
-/* Creates the text's file. It has no name any more when this returns, so it is gone when the
- * program ends in any way. */
+/* Creates the text's file and removes its name, so that the file is gone whenever and however the
+ * program ends. */
 static bool create_file(Text *text, char *err, size_t n)
 {
     text->unstored = !fs_make_folders(&fs_system, text->folder, err, n);
@@ -39,8 +39,8 @@ static bool create_file(Text *text, char *err, size_t n)
     return text->fd >= 0 || refuse_file(text, error, err, n);
 }
 
-/* Gives the text's file `capacity` bytes and maps it. Disk space is reserved first: a page that
- * finds none when it is written would end the program with a signal. */
+/* Extends the text's file to `capacity` bytes and maps it. Disk space is reserved first: writing to
+ * a mapped page for which there is no space would end the program with a signal. */
 static bool map_file(Text *text, int64_t capacity, char *err, size_t n)
 {
     int error = posix_fallocate(text->fd, 0, capacity);
@@ -158,7 +158,7 @@ int64_t text_mark_length(const uint8_t *bytes, int64_t size)
 
 bool text_append(Text *text, const uint8_t *bytes, int64_t size, char *err, size_t n)
 {
-    /* Dropping bytes only makes the document shorter, so `size` bytes are enough. */
+    /* Dropping bytes only shortens the document, so `size` bytes are enough. */
     if (!reserve(text, size, err, n)) return false;
     int64_t before = text->n_documents > 0 ? text->document_end[text->n_documents - 1] : 0;
     const uint8_t *start = text->bytes + before;

@@ -13,8 +13,8 @@
 
 /* ---- finding --------------------------------------------------------------------------------- */
 
-/* Appends all files in the folder and in the folders in it. A link to a folder is not followed, so
- * that links cannot form a circle. */
+/* Appends all files in the folder and in its subfolders. A link to a folder is not followed, so
+ * that links cannot form a cycle. */
 static bool list_folder(const char *folder, StringList *out, char *err, size_t n)
 {
     struct dirent **entry;

@@ -48,8 +48,8 @@ static void drop(TextParser *p, int64_t size)
 
 /* ---- plain text ------------------------------------------------------------------------------ */
 
-/* Moves all whole characters to the text. The bytes of a character that is cut remain, if it is
- * not the end of the file. */
+/* Moves all complete characters to the text. The first bytes of an incomplete character are kept,
+ * unless the file has ended. */
 static bool parse_plain(TextParser *p, bool last, char *err, size_t n)
 {
     enum { LONGEST = 4 }; /* bytes of a character */
@@ -76,7 +76,7 @@ static bool is_blank(const uint8_t *line, int64_t size)
     return true;
 }
 
-/* Sets `err` to a sentence with the keys that the line has, and how to name one of them. */
+/* Sets `err` to an error with the keys that the line has, and with how to name one of them. */
 static bool refuse_key(const TextParser *p, const char *place, const cJSON *object, char *err,
                        size_t n)
 {
@@ -111,8 +111,8 @@ static bool refuse_key(const TextParser *p, const char *place, const cJSON *obje
     return false;
 }
 
-/* Returns jq's filter that writes the documents of a file with this first line as JSON lines; NULL
- * if the line is not the beginning of an array of objects or of an indented object. */
+/* Returns the jq filter that converts a file with this first line to JSON lines; NULL if the line
+ * is not the beginning of an array of objects or of an indented object. */
 static const char *lines_filter(const uint8_t *line, int64_t size)
 {
     int64_t at = 0;
@@ -125,8 +125,8 @@ static const char *lines_filter(const uint8_t *line, int64_t size)
     return at == size || (*filter != '.' && line[at] == '{') ? filter : NULL;
 }
 
-/* Sets `err` to what a file is that has JSON, but not one object per line, and how to convert it.
- */
+/* Sets `err` for a file of JSON that does not have one object per line: what the file is, and how
+ * to convert it. */
 static void refuse_document(const TextParser *p, const char *place, const char *filter, char *err,
                             size_t n)
 {
@@ -209,8 +209,8 @@ static bool add_line(TextParser *p, const uint8_t *line, int64_t size, char *err
     return good;
 }
 
-/* Adds a document for every whole line. What follows the last line feed remains, if it is not the
- * end of the file. */
+/* Adds a document for every complete line. Bytes after the last line feed are kept, unless the file
+ * has ended. */
 static bool parse_lines(TextParser *p, bool last, char *err, size_t n)
 {
     int64_t done = 0, start = p->at;

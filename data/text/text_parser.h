@@ -15,20 +15,20 @@ typedef struct {
     int64_t line;             /* number of the line that begins there, from 1 */
     int64_t documents_before; /* documents of the text before this file */
     int64_t skipped;          /* bad lines of this file */
-    uint8_t *kept;            /* bytes that are not in the text yet */
+    uint8_t *kept;            /* bytes that have not been added to the text yet */
     int64_t n_kept, capacity;
-    int64_t searched; /* JSON lines: no line feed is among so many bytes of `kept` */
+    int64_t searched; /* JSON lines: the first this many bytes of `kept` have no line feed */
 } TextParser;
 
-/* `name` says whether the file has JSON lines: its ending is .jsonl or .json, perhaps followed by
- * .gz or .zst. `options` may be NULL. */
+/* The file has JSON lines if `name` ends in .jsonl or .json, optionally followed by .gz or .zst.
+ * `options` may be NULL. */
 void text_parser_begin(TextParser *p, Text *text, const char *name, const TextOptions *options);
-/* Takes the next piece. Returns false and sets `err` if the contents are bad, or if the text cannot
- * be stored. */
+/* Parses the next piece. Returns false and sets `err` if the contents are bad, or if the text
+ * cannot be stored. */
 bool text_parser_add(TextParser *p, const void *bytes, int64_t size, char *err, size_t n);
 /* Ends the file. Fails like text_parser_add, and if the file is empty or has no good line. */
 bool text_parser_end(TextParser *p, char *err, size_t n);
-/* Must be called in any case. */
+/* Must always be called. */
 void text_parser_free(TextParser *p);
 
 #endif

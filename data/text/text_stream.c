@@ -1,4 +1,4 @@
-/* text_stream.c -- reads files and standard input, unpacking them; see text_stream.h. */
+/* text_stream.c -- reads files and standard input, and decompresses them; see text_stream.h. */
 #include "data/text/text_stream.h"
 
 #include "data/text/unpack.h"
@@ -18,9 +18,9 @@ struct TextStream {
     bool standard; /* standard input, which is not closed */
     const char *name;
     Unpacker *unpacker; /* NULL: the bytes are the text */
-    bool begun;         /* unpacked bytes have been read */
+    bool begun;         /* decompressed bytes have been read */
     bool ended;         /* the end of the file has been read */
-    int64_t at, size;   /* piece[at .. size) is not used yet */
+    int64_t at, size;   /* piece[at .. size) has not been used yet */
     uint8_t piece[STREAM_PIECE];
 };
 
@@ -80,7 +80,7 @@ TextStream *text_stream_open(const char *path, bool *missing, char *err, size_t 
     return NULL;
 }
 
-/* Returns whether the first unpacked bytes may be text; sets `err` if not. */
+/* Returns whether the first decompressed bytes may be text; sets `err` if not. */
 static bool check_unpacked(TextStream *s, const uint8_t *bytes, int64_t size, char *err, size_t n)
 {
     if (s->begun || size <= 0) return true;

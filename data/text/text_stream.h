@@ -1,5 +1,5 @@
-/* text_stream.h -- reads the bytes of a text file or of standard input piece by piece, and unpacks
- * them if they are compressed. */
+/* text_stream.h -- reads the bytes of a text file or of standard input piece by piece, and
+ * decompresses them if necessary. */
 #ifndef DATA_TEXT_TEXT_STREAM_H
 #define DATA_TEXT_TEXT_STREAM_H
 
@@ -9,12 +9,12 @@
 
 typedef struct TextStream TextStream;
 
-/* How error messages name standard input, which is "-" in a config. */
+/* The name of standard input in error messages; in a config it is "-". */
 #define STANDARD_INPUT "standard input"
 
 /* Opens `path`; "-" is standard input, which must not be a terminal. Returns NULL and sets `err` if
- * it cannot be opened, or if the library that unpacks it is missing; then *missing is true. It also
- * returns NULL if its first bytes show that it is not text. */
+ * it cannot be opened, or if the library that decompresses it is missing; then *missing is true.
+ * Also returns NULL if the first bytes show that it is not text. */
 TextStream *text_stream_open(const char *path, bool *missing, char *err, size_t n);
 /* Reads up to `room` bytes. Returns 0 at the end; -1, with `err` set, on failure. */
 int64_t text_stream_read(TextStream *s, void *to, int64_t room, char *err, size_t n);

@@ -41,8 +41,9 @@ Packed unpack_kind(const uint8_t *head, int64_t size)
     return begins(head, size, "\x28\xB5\x2F\xFD", 4) ? PACKED_ZSTD : PACKED_NOT;
 }
 
-/* Returns iconv's name of a 16- or 32-bit encoding: by the byte-order mark, or, without one,
- * because nearly every other byte is zero, as in western text. NULL: probably another encoding. */
+/* Returns iconv's name of a 16- or 32-bit encoding. It is recognized by the byte-order mark or,
+ * without one, by nearly every other byte being zero, as in western text. NULL: probably another
+ * encoding. */
 static const char *wide_encoding(const uint8_t *head, int64_t size)
 {
     int64_t zeros[2] = {0}, most = size < 512 ? size / 2 * 2 : 512;
@@ -129,7 +130,7 @@ struct Unpacker {
     size_t (*release)(void *);
 };
 
-/* Looks up a function. The pointer's type is the caller's. */
+/* Looks up a function. The caller chooses the pointer's type. */
 #define FIND(u, pointer, name) (*(void **)&(u)->pointer = dlsym((u)->library, name)) != NULL
 
 static bool start_gzip(Unpacker *u)
@@ -170,7 +171,7 @@ Unpacker *unpacker_open(Packed kind, const char *name, const char *library, char
     if (kind == PACKED_GZIP ? start_gzip(u) : start_zstd(u)) return u;
     error_set(err, n, "%s is compressed with %s, and %s does not work: unpack it first: %s", name,
               kinds[kind].what, library, kinds[kind].tool);
-    u->inflate_end = NULL; /* it has not begun */
+    u->inflate_end = NULL; /* inflate has not been started */
     unpacker_close(u);
     return NULL;
 }
@@ -229,7 +230,7 @@ static int64_t run_gzip(Unpacker *u, const uint8_t *in, int64_t size, int64_t *a
         u->complete = code == ZLIB_STREAM_END;
         if (u->complete) code = u->inflate_reset(z);
     }
-    /* What inflate still holds comes without further input. */
+    /* Output that inflate still holds is returned without further input. */
     if (z->avail_in == 0 && z->avail_out > 0 && code == ZLIB_OK && !u->complete) {
         code = u->inflate(z, 0);
         u->complete = code == ZLIB_STREAM_END;

@@ -1,5 +1,5 @@
-/* unpack.h -- unpacks gzip and zstd, with zlib and libzstd, which are opened at run time if they
- * are installed. Also names other kinds of files that are not text. */
+/* unpack.h -- decompresses gzip and zstd, with zlib and libzstd, which are opened at run time if
+ * they are installed. Also recognizes other kinds of files that are not text. */
 #ifndef DATA_TEXT_UNPACK_H
 #define DATA_TEXT_UNPACK_H
 
@@ -9,14 +9,14 @@
 
 typedef enum { PACKED_NOT, PACKED_GZIP, PACKED_ZSTD } Packed;
 
-/* Returns how a file that begins with these bytes is packed. */
+/* Returns how a file that begins with these bytes is compressed. */
 Packed unpack_kind(const uint8_t *head, int64_t size);
-/* Returns whether a file that begins with these bytes may be text in UTF-8. If it is known to be
- * something else, such as UTF-16 or an archive, sets `err` to what the file `name` is and what to
- * do. Bytes of no known kind are left to the check of each byte. */
+/* Returns whether a file that begins with these bytes may be UTF-8 text. If it is of a known other
+ * kind, such as UTF-16 or an archive, sets `err` to what the file `name` is and what to do. For
+ * unknown kinds it returns true; their bytes are checked later. */
 bool unpack_may_be_text(const char *name, const uint8_t *head, int64_t size, char *err, size_t n);
 
-/* The library that unpacks a kind of file, with the Debian package that has it. */
+/* The library that decompresses a kind of file, and the Debian package that contains it. */
 typedef struct {
     const char *name, *package; /* "libz.so.1", "zlib1g" */
 } UnpackLibrary;
@@ -24,15 +24,15 @@ UnpackLibrary unpack_library(Packed kind);
 
 typedef struct Unpacker Unpacker;
 
-/* Opens the library `library`; NULL: the one of this kind that the system has. Returns NULL, with
- * `err` set to what the file `name` is and how to install the library, if there is none. */
+/* Opens the library `library`; NULL: the system's library for this kind. If there is none, returns
+ * NULL and sets `err` to what the file `name` is and how to install the library. */
 Unpacker *unpacker_open(Packed kind, const char *name, const char *library, char *err, size_t n);
-/* Unpacks from in[*at .. size) into out[0 .. room), and moves *at behind what it has read. Returns
- * how many bytes it has written; fewer than `room` if all input is used up. Returns -1 and sets
- * `err` if the data are damaged. */
+/* Decompresses from in[*at .. size) into out[0 .. room), and advances *at by the number of bytes
+ * read. Returns the number of bytes written, which is less than `room` if all input has been read.
+ * Returns -1 and sets `err` if the data are damaged. */
 int64_t unpacker_run(Unpacker *u, const uint8_t *in, int64_t size, int64_t *at, uint8_t *out,
                      int64_t room, char *err, size_t n);
-/* Returns whether the input so far is complete: not cut inside packed data. */
+/* Returns whether the input so far is complete: it does not end inside compressed data. */
 bool unpacker_complete(const Unpacker *u);
 void unpacker_close(Unpacker *u);
 

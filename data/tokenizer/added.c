@@ -83,7 +83,7 @@ static const AddedToken *token_at(const AddedTokens *a, bool normalized, const u
     return NULL;
 }
 
-/* Returns the length of the white space that ends at `at`, or begins there, one character. */
+/* Return the length of the white space character that ends at `at`, or that begins there. */
 static int space_before(const uint8_t *s, int64_t from, int64_t at)
 {
     uint32_t code;
@@ -110,7 +110,7 @@ bool added_find(const AddedTokens *a, bool normalized, bool specials, const uint
         if (t == NULL) continue;
         int64_t begin = at, end = at + (int64_t)strlen(searched(t));
         if (t->special && !specials) {
-            /* A special token that text may not produce still hides shorter tokens inside it. */
+            /* A special token that is not searched for still hides shorter tokens inside it. */
             at = end - 1;
             continue;
         }

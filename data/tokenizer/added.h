@@ -1,6 +1,6 @@
-/* added.h -- added tokens: strings that become one token wherever text has them, before it is split
- * into words. Most are special ("<|endoftext|>"), and text only produces those if asked to; some
- * stand for ordinary text, such as runs of spaces. */
+/* added.h -- added tokens: strings that become one token wherever they occur in a text, before it
+ * is split into words. Most are special ("<|endoftext|>"), and are only found in a text if the
+ * caller asks for this; some stand for ordinary text, such as runs of spaces. */
 #ifndef DATA_TOKENIZER_ADDED_H
 #define DATA_TOKENIZER_ADDED_H
 
@@ -10,22 +10,22 @@
 #include <stdint.h>
 
 typedef struct {
-    char *content; /* what text must have */
-    char *normal;  /* the same as composed text has it; NULL: content */
+    char *content; /* the string in the text */
+    char *normal;  /* `content` in NFC; NULL: the same as `content` */
     int32_t id;
     bool special;
-    bool normalized;     /* it is looked for after the text is composed */
-    bool lstrip, rstrip; /* white space before or after it in the text belongs to it */
+    bool normalized;     /* it is searched for after the text is normalized to NFC */
+    bool lstrip, rstrip; /* white space before or after it in the text becomes part of it */
 } AddedToken;
 
 /* Initialise it with {0}. */
 typedef struct {
-    AddedToken *token; /* sorted by added_finish: by first byte, the longest first */
+    AddedToken *token; /* added_finish sorts them by first byte, the longest first */
     int count, capacity;
-    bool plain[2];  /* whether there is a token that is not special: before and after composing */
-    bool any[2];    /* whether there is any token */
-    bool composes;  /* a token that composed text has may look different before */
-    int first[257]; /* tokens that begin with byte b: first[b] to first[b + 1] */
+    bool plain[2];  /* whether there is a token that is not special: before and after NFC */
+    bool any[2];    /* whether there is any token: before and after NFC */
+    bool composes;  /* some token to be found after NFC may look different before */
+    int first[257]; /* tokens that begin with byte b are first[b] to first[b + 1] */
 } AddedTokens;
 
 /* An added token in text: bytes [from, to). */
@@ -39,11 +39,11 @@ void added_append(AddedTokens *a, const AddedToken *token);
 /* Prepares the search. `nfc` may be NULL. */
 void added_finish(AddedTokens *a, const Nfc *nfc);
 void added_free(AddedTokens *a);
-/* Returns whether text must be searched at all. With `specials` text may produce special tokens. */
+/* Returns whether text must be searched at all. `specials`: special tokens may be found in text. */
 bool added_active(const AddedTokens *a, bool normalized, bool specials);
-/* Finds the next added token in s[0..n) at or after `from`, the leftmost and of these the longest,
- * among those that are looked for before (`normalized` false) or after composing. Returns false if
- * there is none. */
+/* Finds the next added token in s[0..n) at or after `from`: the leftmost, and of these the longest.
+ * `normalized`: searches for the tokens that are found after NFC, otherwise for those found before
+ * it. Returns false if there is none. */
 bool added_find(const AddedTokens *a, bool normalized, bool specials, const uint8_t *s, int64_t n,
                 int64_t from, AddedMatch *match);
 /* Returns whether any added token lies across s[at] or touches it. */

@@ -82,7 +82,7 @@ static void count_part(void *context, int64_t part, int thread)
     }
 }
 
-/* Returns the first place at or after `at` where a word ends whatever the text around it. */
+/* Returns the first position at or after `at` where a word ends whatever the text around it. */
 static int64_t next_border(const Splitter *splitter, const uint8_t *text, int64_t size, int64_t at)
 {
     while (at < size && !word_border(splitter, text, size, at))
@@ -94,7 +94,7 @@ static int64_t next_border(const Splitter *splitter, const uint8_t *text, int64_
  * which thread counted them, but training does not depend on their order. */
 static WordCounts count_words(const BpeRequest *r, const Splitter *splitter)
 {
-    enum { PART = 1 << 18, PARTS = 64 }; /* bytes of a part, and parts between lines of progress */
+    enum { PART = 1 << 18, PARTS = 64 }; /* bytes of a part; parts per progress update */
     int threads = r->pool ? pool_threads(r->pool) : 1, most = r->pool ? PARTS : 1;
     WordCounts *of_thread = must_calloc((size_t)threads, sizeof *of_thread), all;
     for (int i = 0; i < threads; i++)
@@ -152,8 +152,8 @@ static int32_t find_pair(BpeTraining *t, int32_t left, int32_t right)
 
 enum { EVERY_PAIR = -1 };
 
-/* Adds the word's frequency to the counts of its adjacent pairs, and the word to their lists.
- * `made` is the id that a merge has just made in the word: then only the pairs with that id are
+/* Adds the word's frequency to the counts of its adjacent pairs, and the word to the lists of these
+ * pairs. `made` is the id that a merge has just made in the word; then only pairs with this id are
  * new. EVERY_PAIR: the word is counted for the first time. */
 static void count_pairs(BpeTraining *t, int64_t w, int32_t made)
 {
@@ -218,10 +218,10 @@ static void training_free(BpeTraining *t)
 /* Finds the most frequent pair; among equals, the one with the smaller ids. Returns false if there
  * is none left. A pair whose token would be too long is dropped for good.
  *
- * The merged token is always new, so there is no check for two merges that make the same bytes. The
- * reason: a merge replaces every occurrence of a pair inside words, from left to right. So a byte
- * string that no token extends into from outside is always divided into tokens in the same way.
- * Once a pair has merged into it, no other pair can spell it. */
+ * The merged token is always new, so two merges never make the same bytes, and no check is needed.
+ * The reason: a merge replaces every occurrence of a pair inside words, from left to right. So a
+ * byte string is always divided into tokens in the same way, unless a token extends into it from
+ * outside. Once a pair has merged into it, no other pair can spell it. */
 static bool next_merge(BpeTraining *t, int32_t *pair)
 {
     while (t->heap.n > 0) {
@@ -245,13 +245,15 @@ static void uncount_pair(BpeTraining *t, int64_t w, int32_t left, int32_t right)
 }
 
 /* Replaces the pair by its token, from left to right, and closes the gaps between symbols.
- * Subtracts the counts of the pairs that this ends: those of a replaced symbol and its neighbour.
- * The count of the pair itself does not matter any more, because it never occurs again. */
+ * Subtracts from the counts of the pairs that disappear: those of a replaced symbol and its
+ * neighbour. The count of the replaced pair itself is not updated, because the pair never occurs
+ * again. */
 static void replace_in_word(BpeTraining *t, int64_t w, Merge m, int32_t id)
 {
-    int32_t *s = t->symbol + t->words.word[w].start, before = -1; /* the symbol before s[i] was */
+    int32_t *s = t->symbol + t->words.word[w].start,
+            before = -1; /* what the symbol before s[i] was */
     int64_t kept = 0, n = t->n_symbols[w];
-    bool replaced = false; /* so was the symbol before s[i] */
+    bool replaced = false; /* the symbol before s[i] was replaced */
     for (int64_t i = 0; i < n; i++) {
         bool joins = s[i] == m.left && i + 1 < n && s[i + 1] == m.right;
         if (before >= 0 && (replaced || joins)) uncount_pair(t, w, before, s[i]);
@@ -263,8 +265,8 @@ static void replace_in_word(BpeTraining *t, int64_t w, Merge m, int32_t id)
     t->n_symbols[w] = kept;
 }
 
-/* Merges a pair into token `id` in every word that has it. Words lie far apart in memory, so those
- * that come next are fetched. */
+/* Merges a pair into token `id` in every word that has it. Words are far apart in memory, so the
+ * next words are prefetched. */
 static void apply_merge(BpeTraining *t, int32_t pair, int32_t id)
 {
     enum { AHEAD = 8 };
@@ -319,9 +321,8 @@ bool tokenizer_learn(const BpeRequest *r, Tokenizer **out, int64_t *most, char *
     int64_t made = make_merges(&t, merge, n_merges, r);
     /* Free this first, so that counts and tokenizer are not in memory at the same time. */
     training_free(&t);
-    /* A short text runs out of pairs before the vocabulary is full. Filling it up with ids that
-     * never occur would train useless embeddings, so this is an error that says how many ids are
-     * possible. */
+    /* A short text runs out of pairs before the vocabulary is full. Ids that never occur would only
+     * add useless embeddings, so this is an error, which gives the possible number of ids. */
     bool enough = r->at_most ? made > 0 : made == n_merges, good = enough;
     if (enough)
         good = vocabulary_from_merges(merge, made, r->split, out, err, n);

@@ -1,6 +1,6 @@
-/* encoder.c -- encodes text to ids: composes it and cuts out added tokens if the tokenizer asks for
- * that, splits the rest into words, takes the ids of known words from a cache, and merges the
- * symbols of the others (merger.c). */
+/* encoder.c -- encodes text to ids. If the tokenizer asks for it, text is normalized to NFC and
+ * added tokens are cut out. The rest is split into words. The ids of known words are taken from a
+ * cache, and the symbols of other words are merged (merger.c). */
 #include "data/tokenizer/merger.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/vocabulary.h"
@@ -16,20 +16,20 @@
 enum {
     CACHE_WORD_BYTES = 64, /* longer words rarely occur again, so they are not cached */
     CACHE_WORDS = 1 << 18, /* maximum number of cached words */
-    SHORT_BITS = 15,       /* of the number of a pair of slots for short words that occur most, */
-    FEW_BITS = 8,          /* and in an encoder of little text */
+    SHORT_BITS = 15, /* log2 of the number of pairs of slots for the most frequent short words, */
+    FEW_BITS = 8,    /* and in an encoder for short text */
     SHORT_BYTES = 15,
     SHORT_IDS = 4,
-    COUNT_BITS = 4,  /* at the end of a short word's key: the number of its ids, */
-    MANY_IDS = 15,   /* which says that there are too many for the slot, */
-    SIZE_SHIFT = 56, /* after the number of its bytes */
+    COUNT_BITS = 4,  /* the highest bits of a short word's key[1]: the number of its ids, */
+    MANY_IDS = 15,   /* or this, if there are too many for the slot */
+    SIZE_SHIFT = 56, /* the bits from here up to them: the number of its bytes */
     CACHE_LINE = 64,
-    WORDS_AHEAD = 16, /* words whose slots are fetched before the first of them is needed */
+    WORDS_AHEAD = 16, /* how many words ahead slots are prefetched */
 };
 
-/* A short word with few ids. Its bytes are followed by zeros. Two slots are a line of the
- * processor's cache; the first holds the word that was looked up last among those that may be in
- * either. */
+/* A short word with few ids. Its bytes are followed by zeros. A pair of slots is one cache line of
+ * the processor. A word may be in either of two slots; the one that was looked up last is in the
+ * first. */
 typedef struct {
     uint64_t key[2];
     int32_t id[SHORT_IDS];
@@ -54,8 +54,8 @@ static Encoder *create(const Tokenizer *t, int short_bits)
     Encoder *e = must_calloc(1, sizeof *e);
     e->tokenizer = t;
     word_table_init(&e->words);
-    /* Not cleared, which would cost more than a prompt: each entry is set when its word is added.
-     */
+    /* Not cleared, because clearing would take longer than encoding a prompt: each entry is set
+     * when its word is added. */
     e->first = must_alloc((CACHE_WORDS + 1) * sizeof *e->first);
     e->first[0] = 0;
     e->short_bits = short_bits;
@@ -93,7 +93,7 @@ void encoder_free(Encoder *e)
     free(e);
 }
 
-/* Makes the word's bytes its symbols, but for those without a token. Returns their number. */
+/* Sets the word's symbols to its bytes, except those without a token. Returns their number. */
 static int64_t start_from_bytes(const Tokenizer *t, const uint8_t *word, int64_t size, int32_t *id)
 {
     int64_t count = 0;
@@ -104,8 +104,8 @@ static int64_t start_from_bytes(const Tokenizer *t, const uint8_t *word, int64_t
     return count;
 }
 
-/* Makes the word's characters its symbols, and the bytes of those that have no token. U+2581 is a
- * space. */
+/* Sets the word's symbols to its characters, and to the bytes of characters that have no token. A
+ * space is looked up as U+2581. */
 static int64_t start_from_characters(const Tokenizer *t, const uint8_t *word, int64_t size,
                                      int32_t *id)
 {
@@ -138,8 +138,8 @@ static void merge_symbols(Encoder *e, const uint8_t *word, int64_t size, TokenBu
     if (count > 0) merger_run(&e->merger, t, bytes ? word : NULL, count, out);
 }
 
-/* Appends the ids of a word by merging its symbols. A long word is cut where no token has its two
- * bytes one after the other: no merge joins them, and short words are merged faster. */
+/* Appends the ids of a word by merging its symbols. A long word is cut between two bytes that are
+ * adjacent in no token: no merge joins them, and short words are merged faster. */
 static void merge_word(Encoder *e, const uint8_t *word, int64_t size, TokenBuffer *out)
 {
     const Tokenizer *t = e->tokenizer;
@@ -216,11 +216,11 @@ static inline bool has_key(const ShortWord *s, const uint64_t key[2])
 typedef struct {
     const uint8_t *bytes;
     int64_t size;
-    uint64_t key[2]; /* of a short one, */
-    ShortWord *slot; /* which may be in this slot or the next */
+    uint64_t key[2]; /* for a short word: its key */
+    ShortWord *slot; /* for a short word: it may be in this slot or the next */
 } TextWord;
 
-/* Sets up a word, of which `readable` bytes may be read, and has its slots fetched. */
+/* Sets up a word, of which `readable` bytes may be read, and prefetches its slots. */
 static inline void find_slots(const Encoder *e, TextWord *w, const uint8_t *bytes, int64_t size,
                               int64_t readable)
 {
@@ -245,8 +245,8 @@ static inline void append_short(Encoder *e, const ShortWord *s, const TextWord *
     out->count += count;
 }
 
-/* Appends the ids of a short word. One that is in neither slot is merged, and put into the first. A
- * word with too many ids for a slot is looked up elsewhere when it comes again. */
+/* Appends the ids of a short word. If it is in neither slot, it is merged and put into the first. A
+ * word with too many ids for a slot is looked up in the other cache the next time. */
 static inline void encode_short(Encoder *e, const TextWord *w, TokenBuffer *out)
 {
     ShortWord *s = w->slot;
@@ -282,8 +282,8 @@ static inline void encode_cached(Encoder *e, const TextWord *w, TokenBuffer *out
         encode_word(e, w->bytes, w->size, out);
 }
 
-/* Encodes text without added tokens, which is split into words. With `prefix` the first of them
- * gets a space before it. */
+/* Encodes text without added tokens, which is split into words. With `prefix`, a space is put
+ * before the first of them. */
 static void encode_words(Encoder *e, const uint8_t *s, int64_t n, bool prefix, TokenBuffer *out)
 {
     const Splitter *splitter = &e->tokenizer->splitter;
@@ -308,8 +308,7 @@ static void encode_words(Encoder *e, const uint8_t *s, int64_t n, bool prefix, T
     }
 }
 
-/* Returns whether a space is put before text that begins there; `first`: at the beginning of a
- * document. */
+/* Returns whether a space is put before this text; `first`: it begins a document. */
 static bool wants_prefix(const Tokenizer *t, const uint8_t *s, int64_t n, bool first)
 {
     bool space = n > 0 && (s[0] == ' ' || (n >= 3 && memcmp(s, "\xE2\x96\x81", 3) == 0));
@@ -322,9 +321,9 @@ static bool wants_prefix(const Tokenizer *t, const uint8_t *s, int64_t n, bool f
     return false;
 }
 
-/* Encodes text in which added tokens of one kind are looked for, and passes what is between them
- * on: first (`composed` false) those that raw text has, then those that composed text has. `begins`
- * says whether the text begins here, `first` whether it is a document's. */
+/* Encodes text and the added tokens of one kind in it: with `composed` false those found before
+ * NFC, otherwise those found after it. The text between them is passed on, after the first kind to
+ * the second. `begins`: the text begins here; `first`: a document does. */
 static void encode_text(Encoder *e, const uint8_t *s, int64_t n, bool composed, bool begins,
                         bool first, TokenBuffer *out)
 {

@@ -1,11 +1,11 @@
 /* merger.c -- merges symbols; see merger.h.
  *
- * In a short word, each merge looks at the numbers of all pairs, without a branch. In a long one,
- * the pairs are kept by rank: a list of places for each rank, and a heap of the ranks that have
- * any. All pairs of a rank are then merged in one pass, which takes far less time than a heap of
- * all pairs: a text may have words of millions of letters. A pass goes from left to right, because
- * the places of a list ascend: merges inside of the bytes of a token are the same whatever is
- * around them, so all tokens of one id are made in one pass, which lists their pairs in its own
+ * In a short word, each merge compares the numbers of all pairs, without a branch. In a long word,
+ * pairs are kept by rank: a list of positions for each rank, and a heap of the ranks that have any.
+ * All pairs of a rank are merged in one pass, which takes far less time than a heap of all pairs: a
+ * text may have words of millions of letters. The positions in a list ascend, so that a pass goes
+ * from left to right. They do, because merges inside the bytes of a token are the same whatever is
+ * around them. So all tokens of one id are made in one pass, which lists their pairs in its own
  * order. */
 #include "data/tokenizer/merger.h"
 
@@ -45,8 +45,8 @@ static inline int32_t rank_of(const Tokenizer *t, int32_t left, int32_t right)
 
 /* ---- short words ----------------------------------------------------------------------------- */
 
-/* A pair as a number: its rank, and then its place, so that the least number is the pair that is
- * merged next. NO_PAIR: the symbol at this place has no merge with the one after it. */
+/* A pair as a number: its rank, then its position, so that the smallest number is the pair that is
+ * merged next. NO_PAIR: the symbol at this position has no merge with the next one. */
 #define NO_PAIR UINT32_MAX
 
 static inline uint32_t pair_number(int32_t rank, int place)
@@ -55,7 +55,7 @@ static inline uint32_t pair_number(int32_t rank, int place)
 }
 
 /* Returns the number of the pair of two symbols, the left one at `place`, and sets *made to the id
- * that its merge makes. */
+ * that the merge makes. */
 static inline uint32_t find_number(const Tokenizer *t, int32_t left, int32_t right, int place,
                                    int32_t *made)
 {
@@ -65,7 +65,7 @@ static inline uint32_t find_number(const Tokenizer *t, int32_t left, int32_t rig
     return pair_number(s->value, place);
 }
 
-/* Returns the least of `count` numbers, a multiple of 4. */
+/* Returns the smallest of `count` numbers; `count` is a multiple of 4. */
 static inline uint32_t least_of(const uint32_t *number, int count)
 {
     uint32_t least[4] = {NO_PAIR, NO_PAIR, NO_PAIR, NO_PAIR};
@@ -77,11 +77,11 @@ static inline uint32_t least_of(const uint32_t *number, int count)
     return a < b ? a : b;
 }
 
-/* Merges the symbols where they are, and closes the gaps. Returns how many are left. */
+/* Merges the symbols in place, and closes the gaps. Returns the number of symbols left. */
 static int64_t merge_few(int32_t *id, const uint8_t *bytes, const Tokenizer *t, int count)
 {
-    uint32_t number[FEW_SYMBOLS]; /* number[i]: of the pair of the symbol at i, */
-    int32_t made[FEW_SYMBOLS];    /* which a merge makes this id */
+    uint32_t number[FEW_SYMBOLS]; /* number[i]: the pair of symbol i and the next one */
+    int32_t made[FEW_SYMBOLS];    /* made[i]: the id that merging this pair makes */
     uint64_t there = UINT64_MAX >> (FEW_SYMBOLS - count); /* bit i: there is a symbol at i */
     int rounded = (count + 3) / 4 * 4, kept = 0;
     for (int i = 0; i + 1 < count; i++)
@@ -182,9 +182,9 @@ static int32_t merge_at(Merger *m, const Tokenizer *t, uint32_t place, int32_t r
     return other < least ? other : least;
 }
 
-/* Merges all pairs of a rank. If one makes a pair of a lower rank, which only merges in an unusual
- * order do, that pair comes first, and the rest is left for later. A pair whose symbols have been
- * merged with others meanwhile is skipped. */
+/* Merges all pairs of a rank. If a merge makes a pair of a lower rank, which happens only if merges
+ * are in an unusual order, that pair comes first, and the rest of this rank is left for later. A
+ * pair is skipped if one of its symbols has been merged with another one before. */
 static void merge_rank(Merger *m, const Tokenizer *t, int32_t rank)
 {
     Merge pair = t->merge[rank];

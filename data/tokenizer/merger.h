@@ -35,8 +35,8 @@ typedef struct {
 
 /* Makes room for `count` symbols in m->id. */
 void merger_reserve(Merger *m, int64_t count);
-/* Merges the first `count` >= 1 symbols of m->id, and appends the ids that are left to `out`.
- * `bytes` are those that the symbols stand for, if each is the token of a byte; otherwise NULL. */
+/* Merges the first `count` >= 1 symbols of m->id, and appends the remaining ids to `out`. `bytes`:
+ * if each symbol is the token of one byte, these bytes; otherwise NULL. */
 void merger_run(Merger *m, const Tokenizer *t, const uint8_t *bytes, int64_t count,
                 TokenBuffer *out);
 void merger_free(Merger *m);

@@ -1,8 +1,8 @@
 /* nfc.c -- canonical composition; see nfc.h.
  *
  * Most characters are "inert": composition never changes them, and never combines them with the
- * character before. So text is composed in segments, each an inert character and the others that
- * follow it, and text without such others is not touched. */
+ * character before. So text is composed in segments, each of an inert character and the other
+ * characters after it. Text of inert characters alone is not changed. */
 #include "data/tokenizer/nfc.h"
 
 #include "data/tokenizer/nfc_codes.h"
@@ -107,7 +107,7 @@ int64_t nfc_first_change(const Nfc *nfc, const uint8_t *s, int64_t n)
 {
     for (int64_t at = 0; at < n;) {
         uint32_t code;
-        /* Below U+0300, whose encoding begins with 0xCC, all characters are inert. */
+        /* All characters below U+0300, whose encoding begins with 0xCC, are inert. */
         if (s[at] < 0xCC) {
             at++;
             continue;
@@ -121,7 +121,7 @@ int64_t nfc_first_change(const Nfc *nfc, const uint8_t *s, int64_t n)
 
 /* ---- one segment ----------------------------------------------------------------------------- */
 
-/* Characters of a segment. Most segments fit into `few`. */
+/* The characters of a segment. Most segments fit into `few`. */
 typedef struct {
     CodeUnit few[64], *unit;
     int64_t count, capacity;
@@ -178,8 +178,8 @@ static uint32_t composed(const Nfc *nfc, uint32_t first, uint32_t second)
     return found < 0 ? 0 : (uint32_t)found;
 }
 
-/* Combines each character with the last one of class 0 before it, unless one in between that stays
- * has the same class or a higher one. */
+/* Combines each character with the last character of class 0 before it, unless a character that
+ * stays between them has the same or a higher class. */
 static void compose(const Nfc *nfc, Segment *g)
 {
     int64_t kept = 0, starter = -1;
@@ -226,7 +226,7 @@ void nfc_compose(const Nfc *nfc, const uint8_t *s, int64_t n, ByteBuffer *out)
 {
     for (int64_t at = 0; at < n;) {
         int64_t from = at + nfc_first_change(nfc, s + at, n - at), end = from;
-        /* The segment begins with the inert character before, if there is a valid one. */
+        /* The segment begins with the preceding inert character, if there is a valid one. */
         int64_t begin = from;
         while (begin > at && from - begin < 4 && (s[begin - 1] & 0xC0) == 0x80)
             begin--;

@@ -9,18 +9,19 @@
 
 #define PAIR_NONE UINT64_MAX
 
-/* A pair and its value lie together, so that a look-up reads one cache line. */
+/* A pair and its value are stored together, so that a look-up reads one cache line. */
 typedef struct {
     uint64_t key; /* left << 32 | right; PAIR_NONE if the slot is free */
     int32_t value;
-    int32_t other; /* whatever belongs to the pair, too */
+    int32_t other; /* a second value for the pair, free for the caller's use */
 } PairSlot;
 
 typedef struct {
     PairSlot *slot;
     int64_t slots, used; /* slots is a power of two */
-    /* (8 * slots bits) a pair's bit is set if it, or another of the same bit, is in the table. Most
-     * pairs of a text are in none; their bits stay in a cache that is too small for the slots. */
+    /* (8 * slots bits) A pair's bit is set if the table has this pair, or another one with the same
+     * bit. Most pairs of a text are not in the table; for these, the bits are enough, and they fit
+     * into a cache that is too small for the slots. */
     uint64_t *bit;
 } PairTable;
 
@@ -73,7 +74,7 @@ static inline int32_t pair_table_get(const PairTable *t, int32_t left, int32_t r
     return s ? s->value : -1;
 }
 
-/* Sets the value (>= 0) of a pair, and what else belongs to it. */
+/* Set the value (>= 0) of a pair; the second function also sets its second value. */
 void pair_table_set(PairTable *t, int32_t left, int32_t right, int32_t value);
 void pair_table_set_both(PairTable *t, int32_t left, int32_t right, int32_t value, int32_t other);
 

@@ -1,11 +1,10 @@
 /* tiktoken.c -- reads .tiktoken files; see tiktoken.h.
  *
- * tiktoken joins any two neighbours whose joined bytes are a token, the one with the lowest rank
- * first. The last two neighbours that become a given token are always the same: until they are
- * joined, nothing across the token's ends has been, so its bytes were joined as if they stood
- * alone. So the file is read as one merge per token, found by encoding the token's own bytes. A
- * token that cannot be reached in this way is still found when it is a whole word (ignore_merges).
- */
+ * tiktoken joins any two neighbours whose joined bytes are a token, the pair with the lowest rank
+ * first. The last two parts that are joined into a given token are always the same: until then,
+ * nothing has been joined across the token's ends, so its bytes were joined as if they stood alone.
+ * So the file is converted to one merge per token, found by encoding the token's own bytes. A token
+ * that cannot be reached in this way is still found if it is a whole word (ignore_merges). */
 #include "data/tokenizer/tiktoken.h"
 
 #include "data/tokenizer/vocabulary.h"
@@ -15,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is known of a file with this many lines, the rank of the last one included. */
+/* What is known about a file with this many lines, counted to the last rank. */
 typedef struct {
     int64_t lines;
     TokenizerRules rules;
@@ -154,16 +153,17 @@ static bool read_lines(const char *name, const char *text, size_t length, Tokeni
     return true;
 }
 
-/* Returns the token that two neighbouring parts of a token make: bytes [from, to). */
+/* Returns the token that two neighbouring parts of a token make together: its bytes [from, to). */
 static int32_t joined_id(const Tokenizer *t, int32_t id, int64_t from, int64_t to)
 {
     int64_t w = word_table_find(&t->texts, t->bytes + t->start[id] + from, to - from);
     return w < 0 ? INT32_MAX : t->text_id[w];
 }
 
-/* Encodes a token's own bytes by ranks, as far as merges of other tokens go, and returns whether
- * two parts remain, whose ids are set. A token has few bytes, so each step looks at all pairs; but
- * those of thousands of bytes, which no real file has, are only found as whole words. */
+/* Encodes a token's own bytes by ranks, except for the last merge, which would make the token
+ * itself. Returns whether two parts remain, and sets their ids. A token has few bytes, so each step
+ * compares all pairs. Tokens of thousands of bytes, which no real file has, are found only as whole
+ * words. */
 static bool last_merge(const Tokenizer *t, int32_t id, Merge *merge)
 {
     enum { MOST = 512 };
@@ -227,7 +227,7 @@ bool tiktoken_parse_as(const char *name, const char *text, size_t length, Tokeni
         if (t->kind[id] == TOKEN_TEXT && t->length[id] > 1 && last_merge(t, id, &m))
             vocabulary_add_merge(t, m.left, m.right, id);
     }
-    word_table_free(&t->texts); /* made again by vocabulary_finish */
+    word_table_free(&t->texts); /* vocabulary_finish creates it again */
     free(t->text_id);
     t->text_id = NULL;
     if (good && t->n_merges == 0) good = error_set(err, n, "%s has no merges", name);

@@ -1,6 +1,6 @@
-/* tiktoken.h -- reads .tiktoken files: lines of a token's bytes in base64 and its rank, which is
- * its id. Such a file has no merges, no special tokens and no pattern: merges follow from the
- * ranks, and the rest is known from the number of tokens. */
+/* tiktoken.h -- reads .tiktoken files. Each line has a token's bytes in base64 and its rank, which
+ * is also its id. Such a file has no merges, special tokens or pattern: merges are computed from
+ * the ranks, and the rest is known for each number of tokens. */
 #ifndef DATA_TOKENIZER_TIKTOKEN_H
 #define DATA_TOKENIZER_TIKTOKEN_H
 
@@ -9,7 +9,7 @@
 /* Returns whether the text begins like a .tiktoken file: base64, a space, a number. */
 bool tiktoken_recognised(const char *text, size_t length);
 /* Makes the tokenizer of r50k_base, p50k_base, cl100k_base, Llama 3 or Qwen. Returns false and sets
- * `err` if the file is damaged or has another number of tokens than all of them. */
+ * `err` if the file is damaged, or if its number of tokens is that of none of them. */
 bool tiktoken_parse(const char *name, const char *text, size_t length, Tokenizer **out, char *err,
                     size_t n);
 

@@ -86,8 +86,8 @@ void vocabulary_set_token(Tokenizer *t, int32_t id, TokenKind kind, const uint8_
     if (byte && size == 1) t->byte_id[bytes[0]] = id;
 }
 
-/* Returns the place of a name among those that mark the end of a document, the most telling first;
- * -1 if it is none of them. */
+/* Returns the position of a name in the list of end-of-document names, in which the most specific
+ * comes first; -1 if it is not in the list. */
 static int end_of_text_place(const char *name)
 {
     static const char *const names[] = {END_OF_TEXT, "<|end_of_text|>", "</s>"};
@@ -130,8 +130,9 @@ static bool has_space_inside(const Tokenizer *t, int32_t id)
     return false;
 }
 
-/* Fills t->texts. A character may be any token. Of the words that are tokens, those that merges
- * make need no look-up; few vocabularies have others. */
+/* Fills t->texts. With `characters`, all tokens are in it, because a character may be any of them.
+ * With `ignore_merges`, only words that merges do not make need a look-up; few vocabularies have
+ * any. */
 static void fill_texts(Tokenizer *t)
 {
     Encoder *e = encoder_create_small(t);
@@ -172,7 +173,7 @@ void vocabulary_finish(Tokenizer *t)
 {
     fill_inside(t);
     fill_byte_pairs(t);
-    /* Without a pattern, text may be cut before spaces only as long as no token lies across. */
+    /* Without a pattern, text may be cut before spaces only if no token contains such a cut. */
     for (int32_t id = 0; t->rules.split == SPLIT_SPACES && id < t->vocab_size; id++)
         if (t->kind[id] == TOKEN_TEXT && has_space_inside(t, id)) t->rules.split = SPLIT_WHOLE;
     if (t->rules.ignore_merges || t->rules.characters) fill_texts(t);
@@ -181,8 +182,8 @@ void vocabulary_finish(Tokenizer *t)
     added_finish(&t->added, t->nfc);
 }
 
-/* Sets token `id` to the joined bytes of two others. Returns false if `seen` already has a token
- * with the same bytes. */
+/* Sets token `id` to the joined bytes of two other tokens. Returns false if `seen` already has a
+ * token with the same bytes. */
 static bool set_joined(Tokenizer *t, WordTable *seen, int32_t id, Merge m)
 {
     int64_t size = (int64_t)t->length[m.left] + t->length[m.right];
@@ -335,8 +336,8 @@ const int32_t *tokenizer_token_bytes(const Tokenizer *t)
     return t->length;
 }
 
-/* Continues the hash over the rules, and over what only matters under some of them. A tokenizer
- * that encodes in GPT-2's way has the hash that it had before there were others. */
+/* Continues the hash over the rules, and over tokens that only matter under some rules. The hash of
+ * a tokenizer that encodes like GPT-2's has stayed the same since it was the only kind. */
 static uint64_t hash_rules(const Tokenizer *t, uint64_t h)
 {
     const TokenizerRules *r = &t->rules;
@@ -345,7 +346,7 @@ static uint64_t hash_rules(const Tokenizer *t, uint64_t h)
                      (uint64_t)r->prefix << 11;
     if (rules != 0) h = hash_mix(h, rules);
     if (t->begin >= 0) h = hash_mix(hash_mix(h, 1), (uint64_t)t->begin);
-    /* Other tokens are the bytes that their merges join. */
+    /* The bytes of other tokens follow from their merges. */
     for (int32_t i = 0; (r->ignore_merges || r->characters) && i < t->vocab_size; i++)
         h = hash_bytes(hash_mix(h, t->kind[i]), t->bytes + t->start[i], t->length[i]);
     for (int i = 0; i < t->added.count; i++) {

@@ -37,9 +37,9 @@ typedef struct {
     const uint8_t *text;
     int64_t size;
     int64_t vocab_size;
-    bool at_most; /* vocab_size is a limit: it stops where no pair of the text occurs twice, because
-                   * a token that occurs once teaches a model nothing */
-    SplitPattern split; /* one that splits by a pattern; {0} is GPT-2's */
+    bool at_most; /* vocab_size is an upper limit: training stops when no pair of the text occurs
+                     twice, because a token that occurs once teaches a model nothing */
+    SplitPattern split; /* a pattern that splits text; {0} is GPT-2's */
     Pool *pool;         /* NULL: one thread. The result is the same. */
     Progress *progress; /* may be NULL */
 } BpeRequest;
@@ -48,12 +48,13 @@ typedef struct {
  * adjacent pair until there are vocab_size ids (256 bytes + merges + end-of-text). Among equally
  * frequent pairs, the one with the smaller (left, right) ids is merged first, so the result depends
  * only on the text. Returns false if vocab_size < 258 or the text has too few pairs. The error
- * message then says how many ids are possible, and *most (may be NULL) is the largest vocab_size
+ * message then gives the possible number of ids, and *most (may be NULL) is the largest vocab_size
  * that works, or 0 if none does. With at_most it returns false only if vocab_size < 258 or no pair
  * occurs twice. */
 bool tokenizer_learn(const BpeRequest *request, Tokenizer **out, int64_t *most, char *err,
                      size_t n);
-/* The same with GPT-2's pattern on one thread, without and with at_most. */
+/* These do the same with GPT-2's pattern on one thread, the first without and the second with
+ * at_most. */
 bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
                      Progress *progress, int64_t *most, char *err, size_t n);
 bool tokenizer_train_up_to(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
@@ -65,13 +66,13 @@ bool tokenizer_train_up_to(const uint8_t *text, int64_t size, int64_t vocab_size
 bool tokenizer_from_merges(const Merge *merge, int64_t n_merges, Tokenizer **out, char *err,
                            size_t n);
 
-/* Reads a Hugging Face tokenizer.json (BPE, byte-level with a pattern of words.h, or by characters
- * as Llama 2's; merges as "a b" or ["a", "b"]), a .tiktoken file or a vocab.bpe; the contents
- * decide which it is. If there is an encoder.json next to a vocab.bpe, it must agree with it.
- * Returns false, with an error message that names the file, if it is damaged, has no merges, or is
- * a kind of tokenizer that would encode differently. *missing (may be NULL) says whether the file
- * could not be opened. `path` may also be a folder: its tokenizer.json is read, or else its
- * vocab.bpe, or else its merges.txt. */
+/* Reads a Hugging Face tokenizer.json, a .tiktoken file or a vocab.bpe; the contents determine
+ * which it is. A tokenizer.json must be BPE, either byte-level with a pattern of words.h or by
+ * characters as Llama 2's, with merges as "a b" or ["a", "b"]. An encoder.json next to a vocab.bpe
+ * must agree with it. `path` may also be a folder: its tokenizer.json is read, or else its
+ * vocab.bpe, or else its merges.txt. Returns false, with an error message that names the file, if
+ * the file is damaged, has no merges, or is a kind of tokenizer that would encode differently here.
+ * *missing (may be NULL) is set to whether the file could not be opened. */
 bool tokenizer_load(const char *path, Tokenizer **out, bool *missing, char *err, size_t n);
 /* Does the same as tokenizer_load with text that is already in memory. Error messages use `name` as
  * the file's name. */
@@ -92,29 +93,29 @@ int64_t tokenizer_merge_count(const Tokenizer *t);
 /* Returns merge k, counted from 0 in order of rank, and the id of the token that it makes. */
 Merge tokenizer_merge(const Tokenizer *t, int64_t k);
 int32_t tokenizer_merged(const Tokenizer *t, int64_t k);
-/* Returns the name of the pattern that splits text into words, as GGUF files name it
- * (tokenizer.ggml.pre): "gpt-2", "llama-bpe" (also cl100k's), "qwen2" or "smollm". Returns NULL if
- * only spaces split text (Llama 2). */
+/* Returns GGUF's name (tokenizer.ggml.pre) of the pattern that splits text into words: "gpt-2",
+ * "llama-bpe" (also cl100k's), "qwen2" or "smollm". Returns NULL if text is split only at spaces
+ * (Llama 2). */
 const char *tokenizer_pattern_name(const Tokenizer *t);
-/* Returns whether merges join characters rather than bytes (Llama 2), and sets *space to whether a
- * space that the text does not have is put before it. */
+/* Returns whether merges join characters rather than bytes (Llama 2). Sets *space to whether the
+ * tokenizer inserts a space before a text. */
 bool tokenizer_joins_characters(const Tokenizer *t, bool *space);
-/* Returns what a token is. */
+/* What a token is. */
 typedef enum {
     TOKEN_UNUSED,  /* the id has no token */
-    TOKEN_TEXT,    /* stands for bytes, and is found by merges */
-    TOKEN_BYTE,    /* stands for a byte of a character that has no token ("<0x0A>") */
-    TOKEN_ADDED,   /* stands for text, and is found before merges */
-    TOKEN_SPECIAL, /* a control token, which has a name and stands for no text */
+    TOKEN_TEXT,    /* stands for bytes; made by merges */
+    TOKEN_BYTE,    /* stands for one byte of a character that has no token ("<0x0A>") */
+    TOKEN_ADDED,   /* stands for text; found before merges are applied */
+    TOKEN_SPECIAL, /* a control token: it has a name and stands for no text */
 } TokenKind;
 TokenKind tokenizer_kind(const Tokenizer *t, int32_t id);
-/* Returns the token as tokenizer files spell it: each byte by its character (a space is U+0120), a
- * special token by its name; "" for an id without a token. The caller frees the string. */
+/* Returns the token as tokenizer files spell it: each byte as a character (a space as U+0120), a
+ * special token as its name; "" for an id without a token. The caller frees the string. */
 char *tokenizer_spelling(const Tokenizer *t, int32_t id);
 /* Returns the id of "<|endoftext|>", or -1 if the vocabulary has none. */
 int32_t tokenizer_end_of_text(const Tokenizer *t);
 /* Returns the id of the token that the tokenizer puts before each document and prompt, as Llama's
- * do; -1: it puts none. encoder_encode does not put it. */
+ * does; -1: none. encoder_encode does not add it. */
 int32_t tokenizer_begin_of_text(const Tokenizer *t);
 /* Returns the bytes of a token, for streaming output. Returns NULL and size 0 for special tokens
  * and for ids outside the vocabulary. */
@@ -127,30 +128,32 @@ const int32_t *tokenizer_token_bytes(const Tokenizer *t);
 /* Returns a hash of everything that determines how text becomes ids. */
 uint64_t tokenizer_hash(const Tokenizer *t);
 /* Returns the offset of the first byte that has no token, `size` if there is none. A few
- * vocabularies lack bytes that UTF-8 never or rarely has, and leave them out of any text. */
+ * vocabularies lack tokens for bytes that occur rarely or never in UTF-8; encoding leaves these
+ * bytes out. */
 int64_t tokenizer_unknown_byte(const Tokenizer *t, const uint8_t *text, int64_t size);
 
 /* Creates an encoder. It borrows the tokenizer, which must outlive it. */
 Encoder *encoder_create(const Tokenizer *t);
 void encoder_free(Encoder *e);
-/* From now on, the name of a special token in text becomes that token. Without this, text never
+/* From now on, names of special tokens in text become these tokens. Without this, text never
  * produces special tokens, even if it contains their names. */
 void encoder_allow_specials(Encoder *e);
 /* Appends the ids of a whole document of `size` bytes. Any bytes are allowed; a byte that has no
  * token is left out (see tokenizer_unknown_byte). */
 void encoder_encode(Encoder *e, const uint8_t *text, int64_t size, TokenBuffer *out);
-/* Encoding in parts, on any number of threads, gives the same ids as encoding at once: part [from,
- * to) of the document that begins at `text` must begin and end at places that encoder_cut returned,
- * or at the ends of the document. encoder_cut returns the first such place at or after byte `at` of
- * a document of `size` bytes; it is `size` if there is none. */
+/* These encode a document in parts, on any number of threads, with the same ids as encoding it at
+ * once. encoder_encode_part encodes bytes [from, to) of the document that starts at `text`; both
+ * must be ends of the document or positions that encoder_cut returned. encoder_cut returns the
+ * first such position at or after byte `at` of a document of `size` bytes; `size` if there is
+ * none. */
 int64_t encoder_cut(const Encoder *e, const uint8_t *text, int64_t size, int64_t at);
 void encoder_encode_part(Encoder *e, const uint8_t *text, int64_t from, int64_t to,
                          TokenBuffer *out);
-/* Appends the ids of a prompt, after the token that begins a text, if there is one. A model needs
+/* Appends the begin-of-text token, if the tokenizer has one, and the ids of a prompt. A model needs
  * at least one token to start from, so an empty prompt gives the end-of-text token, which precedes
- * a new document. If the vocabulary has none, it gives id 0. */
+ * a new document, or id 0 if the vocabulary has none. */
 void tokenizer_encode_prompt(const Tokenizer *t, const char *prompt, TokenBuffer *out);
-/* Makes room for `more` ids. */
+/* Makes room for `more` more ids. */
 void token_buffer_reserve(TokenBuffer *b, int64_t more);
 /* Append one id, and `count` ids. */
 void token_buffer_add(TokenBuffer *b, int32_t id);

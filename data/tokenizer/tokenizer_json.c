@@ -1,5 +1,5 @@
 /* tokenizer_json.c -- reads the vocabulary, merges and added tokens of Hugging Face's
- * tokenizer.json. (How text becomes symbols: tokenizer_rules.c.)
+ * tokenizer.json. (tokenizer_rules.c reads how text becomes symbols.)
  *
  * Newer files store a merge as ["a", "b"], older ones as "a b"; both are read. */
 #include "data/tokenizer/tokenizer_json.h"
@@ -17,13 +17,13 @@
 typedef struct {
     const char *name;
     Tokenizer *t;
-    WordTable tokens; /* the bytes of tokens that merges join or make */
+    WordTable tokens; /* the bytes of all tokens that merges join or make */
     int32_t *id;      /* (tokens) their ids */
     char *err;
     size_t n;
 } TokenizerReader;
 
-/* Returns the id that a number of the file says, or -1 if it is none. */
+/* Returns the id that a number of the file gives, or -1 if it is not an id. */
 static int64_t id_of(const cJSON *number)
 {
     double value = cJSON_IsNumber(number) ? number->valuedouble : -1;
@@ -104,7 +104,7 @@ static int64_t bytes_of_spelling(const TokenizerReader *r, char *text, int64_t s
     int64_t kept = 0;
     for (int64_t at = 0; at < size; kept++) {
         bool space = at + 3 <= size && memcmp(text + at, "\xE2\x96\x81", 3) == 0;
-        if (text[at] == ' ') return -1; /* text never has it after its spaces have been marked */
+        if (text[at] == ' ') return -1; /* text has no spaces after they have been replaced */
         text[kept] = space ? ' ' : text[at];
         at += space ? 3 : 1;
     }
@@ -233,9 +233,9 @@ static bool is_symbol(const Tokenizer *t, int32_t id)
     return utf8_decode(t->bytes + t->start[id], t->length[id], &code) == t->length[id];
 }
 
-/* Checks that merges make the tokens of the vocabulary, but for at most one in a hundred. A file
- * that has lost its merges, or has them in a spelling that its writer did not know, would encode
- * all text as single bytes. */
+/* Checks that merges make all tokens of the vocabulary, except at most one in a hundred. A file
+ * without merges, or with merges in an unexpected spelling, would encode all text as single
+ * bytes. */
 static bool check_merges(const TokenizerReader *r)
 {
     const Tokenizer *t = r->t;
@@ -265,7 +265,7 @@ static const cJSON *ids_of_special(const cJSON *template, const cJSON *piece)
     return cJSON_IsString(name) ? rules_key(rules_key(specials, name->valuestring), "ids") : NULL;
 }
 
-/* Takes a token that is put before a text. There may be one. */
+/* Sets the token that is put before a text. There may be only one. */
 static bool set_begin(TokenizerReader *r, const cJSON *id)
 {
     int64_t value = id_of(id);
@@ -282,8 +282,8 @@ static bool set_begin(TokenizerReader *r, const cJSON *id)
     return true;
 }
 
-/* Reads what a template puts before a single text: all pieces until the text itself. What it puts
- * after a text is not followed, because a model goes on with the text. */
+/* Reads the tokens that a template puts before a single text: all pieces before the text itself.
+ * Tokens after the text are ignored, because a model continues the text. */
 static bool read_template(TokenizerReader *r, const cJSON *template)
 {
     const cJSON *single = rules_key(template, "single");
@@ -301,7 +301,7 @@ static bool read_template(TokenizerReader *r, const cJSON *template)
     return true;
 }
 
-/* Reads post_processor: which token is put before a text. */
+/* Reads the token that post_processor puts before a text. */
 static bool read_post_processor(TokenizerReader *r, const cJSON *post, int depth)
 {
     const cJSON *type = rules_key(post, "type"), *cls = rules_key(post, "cls");
@@ -320,9 +320,9 @@ static bool read_post_processor(TokenizerReader *r, const cJSON *post, int depth
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* Returns the number of ids up to the largest one. There may be some without a token, but not more
- * than there are tokens: a damaged id must not make a table of millions. Returns -1 and sets `err`
- * if it is so. An id that is not a number is found later. */
+/* Returns the number of ids up to the largest one. Some may have no token, but not more than there
+ * are tokens: a damaged id must not make a table of millions. Otherwise returns -1 and sets `err`.
+ * An id that is not a number is found later. */
 static int64_t count_ids(const char *name, const cJSON *vocab, const cJSON *added, char *err,
                          size_t n)
 {

@@ -1,5 +1,5 @@
-/* tokenizer_load.c -- reads a tokenizer from a file or folder; the contents of a file decide what
- * it is: a tokenizer.json, a .tiktoken file, or a vocab.bpe. */
+/* tokenizer_load.c -- reads a tokenizer from a file or folder. A file's contents determine its
+ * format: tokenizer.json, .tiktoken or vocab.bpe. */
 #include "data/tokenizer/tiktoken.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/tokenizer_json.h"
@@ -51,8 +51,8 @@ bool tokenizer_parse(const char *name, const char *text, size_t length, Tokenize
     return vocabulary_parse_merges(name, text, length, out, err, n);
 }
 
-/* Checks a vocab.bpe against the encoder.json next to it, if there is one; merges.txt and
- * vocab.json are Hugging Face's names of the same files. */
+/* Checks a vocab.bpe against the encoder.json next to it, if there is one. merges.txt and
+ * vocab.json are Hugging Face's names for the same files. */
 static bool check_encoder_json(const Tokenizer *t, const char *path, char *err, size_t n)
 {
     bool bpe = strcmp(path_name(path), "vocab.bpe") == 0;
@@ -69,7 +69,8 @@ static bool check_encoder_json(const Tokenizer *t, const char *path, char *err, 
     return good;
 }
 
-/* Returns the tokenizer's file in a folder, or NULL if there is none; the caller frees it. */
+/* Returns the path of the tokenizer's file in a folder, or NULL if there is none; the caller frees
+ * it. */
 static char *file_in_folder(const char *folder)
 {
     static const char *const names[] = {"tokenizer.json", "vocab.bpe", "merges.txt",

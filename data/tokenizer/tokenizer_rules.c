@@ -1,7 +1,8 @@
-/* tokenizer_rules.c -- how a tokenizer.json says that text becomes symbols; see tokenizer_rules.h.
+/* tokenizer_rules.c -- reads and writes the rules by which a tokenizer.json turns text into
+ * symbols; see tokenizer_rules.h.
  *
- * It is strict about everything that affects the ids of a text: what is not known to be done in the
- * same way is refused by name. */
+ * It is strict about everything that affects the ids of a text: anything that might be done
+ * differently here is refused by name. */
 #include "data/tokenizer/tokenizer_rules.h"
 
 #include "model/core/check.h"
@@ -11,8 +12,8 @@
 
 #define SPACE_MARK "\342\226\201" /* U+2581, which stands for a space */
 
-/* The patterns of words.c as they are written in files. Where there are two for one pattern, the
- * first is written. */
+/* The patterns of words.c as files spell them. If a pattern has two spellings, the first is
+ * written. */
 static const struct {
     SplitPattern split;
     const char *regex;
@@ -49,7 +50,7 @@ static bool is_type(const cJSON *object, const char *type)
     return strcmp(text_key(object, "type"), type) == 0;
 }
 
-/* The steps of a normalizer or pre-tokenizer, those inside of Sequences included. */
+/* The steps of a normalizer or pre-tokenizer, including those inside of Sequences. */
 typedef struct {
     const cJSON *step[8];
     int count;
@@ -140,7 +141,7 @@ static bool read_byte_level(const char *name, const cJSON *step, bool own_regex,
     return true;
 }
 
-/* Metaspace puts U+2581 for spaces, and perhaps one at the beginning. */
+/* Metaspace replaces spaces by U+2581, and may add one at the beginning. */
 static bool read_metaspace(const char *name, const cJSON *step, TokenizerRules *rules, char *err,
                            size_t n)
 {

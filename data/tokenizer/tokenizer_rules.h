@@ -1,5 +1,5 @@
-/* tokenizer_rules.h -- reads and writes the parts of a tokenizer.json that say how text becomes
- * symbols: normalizer, pre_tokenizer and the flags of the model. */
+/* tokenizer_rules.h -- reads and writes the parts of a tokenizer.json that define how text becomes
+ * symbols: normalizer, pre_tokenizer and flags of the model. */
 #ifndef DATA_TOKENIZER_TOKENIZER_RULES_H
 #define DATA_TOKENIZER_TOKENIZER_RULES_H
 
@@ -8,7 +8,8 @@
 #include <cJSON.h>
 #include <stdio.h>
 
-/* Returns the value of a key; NULL if it is missing or null, which mean the same in these files. */
+/* Returns the value of a key; NULL if it is missing or null, which have the same meaning in these
+ * files. */
 const cJSON *rules_key(const cJSON *object, const char *name);
 bool rules_true(const cJSON *object, const char *name, bool when_absent);
 
@@ -16,7 +17,7 @@ bool rules_true(const cJSON *object, const char *name, bool when_absent);
  * the file asks for anything that this program would do differently. */
 bool rules_read(const char *name, const cJSON *root, TokenizerRules *rules, char *err, size_t n);
 
-/* Print the members normalizer and pre_tokenizer, and decoder, each followed by a comma. */
+/* These print normalizer and pre_tokenizer, and decoder, each followed by a comma. */
 void rules_print(const TokenizerRules *rules, FILE *to);
 void rules_print_decoder(const TokenizerRules *rules, FILE *to);
 

@@ -118,8 +118,8 @@ bool tokenizer_check_vocab(const Tokenizer *t, const char *name, const char *tex
         cJSON_Delete(json);
         return error_set(err, n, "%s is not a JSON object of tokens and ids", name);
     }
-    /* The merges alone define the ids. A vocabulary with other numbers belongs to another
-     * tokenizer, and the model's embedding rows would be those of other tokens. */
+    /* Merges alone define the ids. A vocabulary with other numbers belongs to another tokenizer, so
+     * the model's embedding rows would be those of other tokens. */
     bool good = true;
     int64_t count = 0;
     for (cJSON *entry = json->child; entry != NULL && good; entry = entry->next, count++) {

@@ -17,24 +17,24 @@
 enum {
     N_BYTES = 256,
     MAX_VOCAB = 1 << 24,
-    MAX_MERGES = 1 << 25, /* several may make the same token */
+    MAX_MERGES = 1 << 25, /* several merges may make the same token */
     MAX_TOKEN_BYTES = 1 << 16,
 };
 
-/* Where a space is put that the text does not have, so that a word at its beginning is encoded like
- * any other. */
+/* Where a space that the text does not have is inserted, so that a word at the beginning is encoded
+ * like any other word. */
 typedef enum {
     PREFIX_NONE,
-    PREFIX_ALWAYS, /* before a document, and after each added token */
+    PREFIX_ALWAYS, /* before a document and after each added token */
     PREFIX_EACH,   /* the same, but not before a space */
     PREFIX_FIRST,  /* before a document that does not begin with a space */
 } SpacePrefix;
 
-/* How text becomes the symbols that merges join. {0} is GPT-2's way. */
+/* How text becomes the symbols that merges join. {0} is as in GPT-2. */
 typedef struct {
     SplitPattern split;
-    bool compose;       /* text is composed first (NFC) */
-    bool ignore_merges; /* a word that is a token becomes that token, whatever the merges */
+    bool compose;       /* text is first normalized to NFC */
+    bool ignore_merges; /* a word that is a token becomes that token, without applying merges */
     /* Symbols are characters rather than bytes (Llama 2). A space is spelled U+2581 in files, and a
      * character without a token is encoded by its bytes, the tokens "<0x00>" to "<0xFF>". */
     bool characters;
@@ -43,7 +43,7 @@ typedef struct {
 
 /* The merge of the tokens of two bytes. */
 typedef struct {
-    int32_t rank, made; /* its rank, -1 if there is none; the id that it makes */
+    int32_t rank, made; /* its rank, -1 if there is none; the id of the token that it makes */
 } BytePair;
 
 struct Tokenizer {
@@ -63,14 +63,16 @@ struct Tokenizer {
     char **special;  /* (vocab_size) name of a special token; NULL for others */
     AddedTokens added;
     TokenizerRules rules;
-    char *post_processor; /* that part of a tokenizer.json, which sets `begin`; may be NULL */
-    /* What follows is made by vocabulary_finish. */
+    char *post_processor; /* this part of a tokenizer.json, from which `begin` was read; may be NULL
+                           */
+    /* The following fields are set by vocabulary_finish. */
     Splitter splitter;
-    BytePair *byte_pair; /* (N_BYTES * N_BYTES) of bytes a and b at N_BYTES * a + b */
-    /* Bit 256 * a + b: byte b follows byte a inside of some token. Elsewhere a word may be cut. */
+    BytePair *byte_pair; /* (N_BYTES * N_BYTES) the merge of bytes a and b is at N_BYTES * a + b */
+    /* Bit 256 * a + b: byte b follows byte a inside some token. Words may be cut between other
+     * bytes. */
     uint64_t inside[N_BYTES * N_BYTES / 64];
     Nfc *nfc; /* if rules.compose */
-    /* tokens of kind TOKEN_TEXT: all if `characters`, those that merges do not make if
+    /* tokens of kind TOKEN_TEXT: all of them if `characters`, those that merges do not make if
      * `ignore_merges` */
     WordTable texts;
     int32_t *text_id; /* (texts) their ids */
@@ -83,8 +85,7 @@ static inline bool vocabulary_joins(const Tokenizer *t, uint8_t a, uint8_t b)
     return t->inside[bit / 64] >> bit % 64 & 1;
 }
 
-/* Returns the byte that has id `k` in GPT-2's numbering: printable bytes first, then the other
- * 68. */
+/* Returns the byte with id `k` in GPT-2's numbering: printable bytes first, then the other 68. */
 int byte_of_order(int k);
 /* Returns the character that represents a byte in tokenizer files. */
 uint32_t char_of_byte(int byte);
@@ -92,8 +93,8 @@ uint32_t char_of_byte(int byte);
 /* Creates an empty vocabulary: every id is unused, every byte_id is -1, and there is room for
  * n_merges merges. */
 Tokenizer *vocabulary_create(int64_t vocab_size, int64_t n_merges);
-/* Sets the bytes of a token; they are copied. A byte-level token of one byte, and a token of kind
- * TOKEN_BYTE, become that byte's token. */
+/* Sets a token's bytes, which are copied. A byte-level token of one byte, or a token of kind
+ * TOKEN_BYTE, becomes the token of this byte. */
 void vocabulary_set_token(Tokenizer *t, int32_t id, TokenKind kind, const uint8_t *bytes,
                           int64_t size);
 /* Makes an id a special token with a name. vocabulary_add_special also adds it to the added
@@ -106,10 +107,10 @@ bool vocabulary_add_merge(Tokenizer *t, int32_t left, int32_t right, int32_t mer
 /* Completes the tokenizer after its tokens, merges, added tokens and rules have been set. */
 void vocabulary_finish(Tokenizer *t);
 
-/* Creates an encoder for little text, such as a prompt. It gives the same ids with smaller tables,
- * so it is created faster, but encodes a long text more slowly. */
+/* Creates an encoder for short text, such as a prompt. It gives the same ids with smaller tables,
+ * so it is created faster, but is slower on a long text. */
 Encoder *encoder_create_small(const Tokenizer *t);
-/* Returns whether merges make the token `id` of the bytes of a word. */
+/* Returns whether the merges turn the bytes of a word into the single token `id`. */
 bool encoder_merges_to(Encoder *e, const uint8_t *word, int64_t size, int32_t id);
 
 /* Converts a token from the characters used in files to its bytes, in place. Returns the number of

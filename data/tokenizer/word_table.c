@@ -34,7 +34,7 @@ void word_table_clear(WordTable *t)
     clear_slots(t, t->slots);
 }
 
-/* Returns the part of a hash that a slot has; the other part chooses the slot. */
+/* Returns the part of a hash that is stored in a slot; the other part selects the slot. */
 static uint32_t hash_in_slot(uint64_t hash)
 {
     return (uint32_t)(hash >> 32);

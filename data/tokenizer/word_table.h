@@ -12,8 +12,8 @@ typedef struct {
     uint64_t hash;
 } Word;
 
-/* Most searches end at the first slot: the part of the hash in it tells other words apart without
- * a look at them. */
+/* Most searches end at the first slot: it stores a part of the hash, so other words are recognized
+ * without reading their bytes. */
 typedef struct {
     uint32_t hash;
     int32_t word; /* number of the word; -1 if free */
@@ -34,8 +34,8 @@ void word_table_free(WordTable *t);
 void word_table_clear(WordTable *t);
 /* Returns the number of a string, or -1 if it is not in the table. */
 int64_t word_table_find(const WordTable *t, const uint8_t *bytes, int64_t size);
-/* Returns the number of a string and adds it if needed; *added (may be NULL) says whether it was
- * new. */
+/* Returns the number of a string, which is added if it is new; *added (may be NULL) is set to
+ * whether it was. */
 int64_t word_table_add(WordTable *t, const uint8_t *bytes, int64_t size, bool *added);
 
 #endif

@@ -88,8 +88,8 @@ void splitter_free(Splitter *splitter)
     *splitter = (Splitter){0};
 }
 
-/* Does what next_class does, for a character of several bytes; apart from it, so that next_class is
- * small where it is used. */
+/* Does what next_class does, for a character of several bytes. It is a separate function so that
+ * next_class stays small where it is inlined. */
 static __attribute__((noinline)) CharClass wide_class(const uint8_t *class_of, const uint8_t *s,
                                                       int64_t n, int *length)
 {
@@ -143,9 +143,9 @@ static int contraction_any_case(const uint8_t *s, int64_t n)
     return contraction(lower, n < 3 ? n : 3);
 }
 
-/* Returns the length of the first word of a text that begins with white space which ends at `end`,
- * before other text: `\s+(?!\S)|\s+` leaves the last character to that text, unless it has only
- * one. */
+/* Returns the length of the first word of a text that begins with white space up to `end`, followed
+ * by other text. `\s+(?!\S)|\s+` leaves the last white space character to that text, unless it is
+ * the only one. */
 static int64_t leave_last_space(const uint8_t *s, int64_t end)
 {
     int64_t last = end - 1;
@@ -202,7 +202,7 @@ static int64_t llama3_word(const uint8_t *class_of, const uint8_t *s, int64_t n,
             if (next_class(class_of, s + at, n - at, &length) != CLASS_NUMBER) break;
         return at;
     }
-    /* Any one character but a line end may precede letters; a space may precede symbols. */
+    /* Any one character except a line end may precede letters; a space may precede symbols. */
     CharClass after = first < n ? next_class(class_of, s + first, n - first, &length) : CLASS_SPACE;
     if (after == CLASS_LETTER && !is_line_end(s[0]))
         return run_end(class_of, s, n, first, CLASS_LETTER);

@@ -28,20 +28,21 @@ typedef struct {
     uint8_t *class_of; /* (0x40000) class of each character of the planes that have letters */
 } Splitter;
 
-/* Makes a table of the classes, so that splitting is fast. It does not change afterwards. */
+/* Creates the table of character classes, which makes splitting fast. It does not change
+ * afterwards. */
 void splitter_init(Splitter *splitter, SplitPattern pattern);
 void splitter_free(Splitter *splitter);
 
 /* Returns whether a character is white space (\s). */
 bool is_white_space(uint32_t code);
 
-/* Returns the length in bytes of the first word of s[0..n), n >= 1. The text must extend to its
- * real end, because white space is split differently before other text than at the end. Each byte
- * that is not valid UTF-8 counts as a symbol. */
+/* Returns the length in bytes of the first word of s[0..n), n >= 1. s must extend to the end of the
+ * text, because white space is split differently before other text than at the end. Each byte that
+ * is not valid UTF-8 counts as a symbol. */
 int64_t word_length(const Splitter *splitter, const uint8_t *s, int64_t n);
 
 /* Returns whether a word always ends at s[at], whatever the text before and after, so that the text
- * on either side may be split for itself. 0 < at < n. It is so after a letter or number that is
+ * on either side can be split separately. 0 < at < n. This is so after a letter or number that is
  * followed by anything else, and for SPLIT_SPACES before a space that follows anything else. */
 bool word_border(const Splitter *splitter, const uint8_t *s, int64_t n, int64_t at);
 

@@ -11,22 +11,22 @@
 
 enum {
     EXAMPLE_BEGIN = 65535,
-    EXAMPLE_WORDS = 5,     /* its begin, bytes, number, label, number of completions */
-    EXAMPLE_LEAST = 2 * 11 /* bytes of two completions and a context of one token each */
+    EXAMPLE_WORDS = 5,     /* 65535, bytes, number, label, number of completions */
+    EXAMPLE_LEAST = 2 * 11 /* bytes of a context and two completions of one token each */
 };
 
-/* The stream while it is read. */
+/* The state of reading the file. */
 typedef struct {
     ChoiceFile *file;
     int64_t vocab_size;
-    int64_t at, words; /* the next word, and how many there are */
+    int64_t at, words; /* the next word, and the number of words */
     int64_t end;       /* where the example ends */
     int64_t rows_reserved;
     char *err;
     size_t n;
 } Reader;
 
-/* Returns the offset in the file, in bytes, of a word. */
+/* Returns the byte offset of a word in the file. */
 static long long offset_of(int64_t word)
 {
     return (long long)(CHOICE_FILE_HEADER + 2 * word);
@@ -58,7 +58,7 @@ static bool check_header(const char *name, const void *bytes, size_t size, int32
     return true;
 }
 
-/* Takes a count of tokens and the tokens: a context, or a completion. */
+/* Reads the number of tokens and the tokens of a context or a completion. */
 static bool take_tokens(Reader *r, const char *what, int64_t *first, int64_t *count)
 {
     const uint16_t *word = r->file->word;
@@ -265,7 +265,7 @@ void choice_file_sequence(const ChoiceFile *f, int64_t row, int64_t T, int32_t *
 
 /* ---- scores ---------------------------------------------------------------------------------- */
 
-/* Returns the number of the completion with the lowest loss, -1 if all are not numbers. */
+/* Returns the number of the completion with the lowest loss; -1 if all losses are NaN. */
 static int chosen(const ChoiceFile *f, const ChoiceExample *e, const double *nats, bool per_token)
 {
     int best = -1;

@@ -1,11 +1,11 @@
-/* choice_file.h -- reads multiple-choice questions in llm.c's evaluation format, into which its
- * scripts write HellaSwag and MMLU: contexts with several completions, one of which is right.
+/* choice_file.h -- reads multiple-choice questions in llm.c's evaluation format, which llm.c's
+ * scripts write for HellaSwag and MMLU: contexts with several completions, one of which is right.
  *
- * The file: a header of 256 int32 {20240522, 1, number of examples, bytes of the longest}, then one
- * example after the other as uint16: 65535, the bytes of the example, its number, the label (the
- * number of the right completion), the number of completions, the context, and each completion; a
+ * The file: a header of 256 int32 {20240522, 1, number of examples, bytes of the longest example},
+ * then the examples, each as uint16: 65535, the bytes of the example, its number, the label (the
+ * number of the right completion), the number of completions, the context, and each completion. A
  * context or completion is its number of tokens, then the tokens. Ids from 65536 on cannot be
- * written in this format. */
+ * stored in this format. */
 #ifndef DATA_TOKENS_CHOICE_FILE_H
 #define DATA_TOKENS_CHOICE_FILE_H
 
@@ -18,31 +18,30 @@ enum {
     CHOICE_FILE_MAGIC = 20240522,
 };
 
-/* One completion with its context: tokens of ChoiceFile.word. */
+/* One completion with its context. Tokens are in ChoiceFile.word. */
 typedef struct {
     int64_t context, context_tokens; /* the context is shared by the rows of an example */
     int64_t completion, completion_tokens;
 } ChoiceRow;
 
 typedef struct {
-    int64_t first_row; /* the rows of its completions */
+    int64_t first_row; /* the first of the rows of its completions */
     int rows, label;
 } ChoiceExample;
 
 typedef struct {
-    char *name;     /* the file's, for messages */
-    uint16_t *word; /* the stream after the header */
+    char *name;     /* the file's name, for messages */
+    uint16_t *word; /* the file's contents after the header */
     ChoiceExample *example;
     ChoiceRow *row;
     int64_t n_examples, n_rows;
 } ChoiceFile;
 
 /* Reads a file that the user named. Returns false and sets `err` and *missing (whether it cannot be
- * opened) if it cannot be read or is not valid: the header or the file's size contradict the
+ * opened) if it cannot be read or is not valid: the header or the file's size contradicts the
  * examples, a label names no completion, an example has fewer than two completions, a context or a
- * completion has no token, or a token id is not below vocab_size. Messages name the file, the
- * offset in bytes and what is there. On failure *f is {0}, which may be passed to
- * choice_file_close. */
+ * completion has no token, or a token id is not below vocab_size. Messages name the file, the byte
+ * offset and the value there. On failure *f is {0}, which may be passed to choice_file_close. */
 bool choice_file_open(ChoiceFile *f, const char *path, int64_t vocab_size, bool *missing, char *err,
                       size_t n);
 /* Does the same with a file's contents in memory; `name` is its name in messages. */
@@ -50,28 +49,28 @@ bool choice_file_parse(ChoiceFile *f, const char *name, const void *bytes, size_
                        int64_t vocab_size, char *err, size_t n);
 void choice_file_close(ChoiceFile *f);
 
-/* Returns how many tokens a model reads at most for one row: those of context and completion, but
- * for the last. */
+/* Returns the maximum number of input tokens of a row: those of context and completion, except the
+ * last. */
 int64_t choice_file_longest(const ChoiceFile *f);
-/* Checks that a sequence of T tokens has room for each completion after at least one token of its
- * context. Returns false and sets `err`, which names the file and the offset, if not. *cut is the
- * number of rows whose contexts lose their first tokens. */
+/* Checks that T tokens have room for each completion after at least one token of its context. If
+ * not, returns false and sets `err`, which names the file and the offset. *cut is the number of
+ * rows whose contexts are shortened at the start. */
 bool choice_file_fits(const ChoiceFile *f, int64_t T, int64_t *cut, char *err, size_t n);
-/* Writes the sequence of one row: tokens (T) i32 are the last T tokens, if there are so many, that
- * precede the end of the completion, then zeros; targets (T) i32 are the tokens of the completion,
- * each at the place of the token before it, and -1 elsewhere. choice_file_fits must have returned
- * true for T. */
+/* Writes the sequence of one row. tokens (T) i32: the tokens of context and completion except the
+ * last (only the last T of them, if there are more), then zeros. targets (T) i32: the tokens of the
+ * completion, each at the position of the token before it, and -1 elsewhere. choice_file_fits must
+ * have returned true for T. */
 void choice_file_sequence(const ChoiceFile *f, int64_t row, int64_t T, int32_t *tokens,
                           int32_t *targets);
 
-/* How well a model chooses. */
+/* The accuracy of a model. */
 typedef struct {
     int64_t right;        /* examples whose right completion has the lowest loss per token */
-    int64_t right_by_sum; /* the same for the sum of the losses of all its tokens */
-    double loss;          /* of the right completions, in nats a token */
+    int64_t right_by_sum; /* the same, by the summed loss of all its tokens */
+    double loss;          /* mean loss of the right completions, in nats per token */
 } ChoiceScore;
-/* Counts the right choices. nats (n_rows) is the summed loss of each row's completion. Of equal
- * losses the first completion counts as chosen; a loss that is not a number is never chosen. */
+/* Counts the right choices. nats (n_rows) is the summed loss of each row's completion. Among equal
+ * losses, the first completion is chosen; a loss that is NaN is never chosen. */
 ChoiceScore choice_file_score(const ChoiceFile *f, const double *nats);
 
 #endif

@@ -45,7 +45,7 @@ bool token_file_parse_header(const char *name, const void *header, int64_t file_
 }
 
 /* Opens a shard for reading. All shards stay open, which may be more files than the soft limit
- * allows. In that case this raises the soft limit to the hard limit, which needs no privilege. */
+ * allows. In that case, raises the soft limit to the hard limit, which needs no privilege. */
 static int open_shard(const char *path, int64_t *size, const char **why)
 {
     struct rlimit limit;
@@ -85,9 +85,9 @@ void token_file_close(TokenFile *f)
     *f = (TokenFile){0};
 }
 
-/* Reads bytes of an open shard. When it was opened, the file's size matched its header. So if bytes
- * are missing now, the file has been truncated since, and the error message says that instead of
- * "end of file". */
+/* Reads bytes of an open shard. The file's size matched its header when it was opened. So if bytes
+ * are missing now, the file was truncated later, and the error message says this instead of "end of
+ * file". */
 static bool read_bytes(const TokenFile *f, void *out, int64_t bytes, int64_t offset, char *err,
                        size_t n)
 {
@@ -104,7 +104,7 @@ static bool read_bytes(const TokenFile *f, void *out, int64_t bytes, int64_t off
 
 bool token_file_hash(const TokenFile *f, uint64_t *hash, char *err, size_t n)
 {
-    /* in bytes; a multiple of 8, because hash_words takes 8 bytes at a time */
+    /* in bytes; a multiple of 8, because hash_words processes 8 bytes at a time */
     enum { PIECE = 1 << 20 };
     uint8_t *piece = must_alloc(PIECE);
     int64_t at = 0;

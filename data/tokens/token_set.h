@@ -14,7 +14,7 @@ typedef struct {
     int64_t n_tokens;
 } TokenSet;
 
-/* Opens every shard; there must be at least one. A set that is {0} may be closed. */
+/* Opens every shard; there must be at least one. A set that is {0} can also be closed. */
 bool token_set_open(TokenSet *s, const StringList *paths, char *err, size_t n);
 void token_set_close(TokenSet *s);
 /* Copies tokens [first, first + count) to `out`, across files. Returns false if an id is >=

@@ -13,7 +13,7 @@ struct TokenWriter {
     AtomicFile file;
     int64_t vocab_size, n_tokens;
     int width;
-    uint8_t pending[1 << 16]; /* encoded tokens not written yet; documents arrive one at a time */
+    uint8_t pending[1 << 16]; /* encoded, but not written yet: documents arrive one at a time */
     size_t bytes;
 };
 

@@ -65,7 +65,7 @@ typedef struct {
     int least, most;
     size_t at;           /* offset of the field: const char * if `most` is 1, else ArgList */
     const char *missing; /* error message if there are fewer than `least` */
-    const char *plural;  /* used in the error for one too many: "two PLURAL, a and b: give one" */
+    const char *plural;  /* for the error "two PLURAL, a and b: give one", if there are too many */
     const char *advice;  /* the end of that error message, or NULL */
 } ArgWords;
 

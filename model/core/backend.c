@@ -33,8 +33,8 @@ static const Backend *next_usable(Device *device, const char *name, int *i, char
         if (!any && strcmp(b->name, name) != 0) continue;
         Device asked = {.index = device->index};
         if (b->usable == NULL || b->usable(&asked, err, n)) return b;
-        /* Keep only the first reason. Backends are ordered best first, so it is about the device
-         * that the user would have wanted most. */
+        /* Keep only the first reason. Backends are ordered best first, so it is about the best
+         * device. */
         if (device->trouble[0] == '\0')
             memcpy(device->trouble, asked.trouble, sizeof asked.trouble);
     }
@@ -216,7 +216,8 @@ static void refuse_host_memory(const Device *device, size_t bytes, const char *w
 {
     if (device->backend->place == PLACE_HOST)
         fail(EXIT_NO_MEMORY, "%zu bytes of host memory for %s were refused", bytes, what);
-    /* `bytes` may be a small part of what was asked for, so what is held already is told, too. */
+    /* The failed request may be a small part of all memory, so the message also says how much is
+     * already held. */
     fail(EXIT_NO_MEMORY,
          "the driver refused %s of page-locked host memory for %s, after %s, although %s are free "
          "(WSL2 and some containers limit it)",

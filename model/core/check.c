@@ -87,13 +87,13 @@ void ends_wait(void)
         pause();
 }
 
-/* The other ranks' permission, the message, the flush hook and exit() may take so many seconds.
- * Each of them may wait for ever: for the reader of a console, for a disk, or for a lock whose
- * owner waits for these. */
+/* How many seconds the permission of rank 0, the message, the flush hook and exit() may take
+ * together. Each of them could wait forever: for a console that is not read, for a disk, or for a
+ * lock whose owner waits for these. */
 static const double END_SECONDS = 4;
 
 /* Marks the start of the process's end. With several ranks it returns only in the first thread that
- * calls it; later callers wait for ever. With a single rank it always returns. */
+ * calls it; later callers wait forever. With a single rank it always returns. */
 static void end_begin(ExitCode code)
 {
     bool shared = atomic_load(&ends.shared);
@@ -108,8 +108,8 @@ static void end_begin(ExitCode code)
     if (claim && !claim(atomic_load(&ends.claim_context), code)) ends_wait();
 }
 
-/* Flushes stdout before an error message is printed, unless nobody reads it or another thread holds
- * it for long. */
+/* Flushes stdout before an error message is printed, unless it is not read or another thread holds
+ * its lock for long. */
 static void flush_output(void)
 {
     if (!log_can_write(STDOUT_FILENO, 0) || !log_lock_soon(stdout)) return;
@@ -178,7 +178,7 @@ void fail(ExitCode code, const char *fmt, ...)
     va_list args;
     va_start(args, fmt);
     Sentence s = sentence_of(fmt, args);
-    /* Before end_begin, which sends the code to the other ranks. */
+    /* Must come before end_begin, which sends the code to the other ranks. */
     code = error_exit_code(s.text, code);
     ends_tell(code, s.text, false);
     end_begin(code);
@@ -206,7 +206,7 @@ void check_failed(const char *file, int line, const char *condition, const char 
 {
     end_begin(EXIT_BUG);
     flush_output();
-    /* Without the lock of stderr, which another thread may hold for ever. */
+    /* Does not take the lock of stderr, which another thread may hold forever. */
     dprintf(STDERR_FILENO, "%s:%d: CHECK(%s) failed\n", file, line, condition);
     va_list args;
     va_start(args, fmt);

@@ -16,8 +16,8 @@
 
 /* Prints "error[CODE] ...: fmt" with the rank prefix to stderr and exits; never returns. If the
  * message contains the system's "permission denied", the exit code is EXIT_PERMISSION instead of
- * `code`. The process ends within five seconds, whatever becomes of its message: the console may
- * have a reader that does not read. */
+ * `code`. The process ends within five seconds, even if its message cannot be printed because the
+ * console is not read. */
 void fail(ExitCode code, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
 
 /* Prints the same error message as fail, but returns the exit code. For commands, which return
@@ -25,12 +25,12 @@ void fail(ExitCode code, const char *fmt, ...) __attribute__((noreturn, format(p
 int error_print(ExitCode code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Between ends_share(true) and ends_share(false), several ranks run as threads of this process, or
- * this process is one of several ranks, and the failure of one ends them all at once. fail and
- * CHECK then print the first error with its rank's place in the grid, call the flush hook, and end
- * the process with _exit. A thread that fails later prints nothing and never returns from fail or
+ * this process is one of several ranks, and a failure of one rank ends all of them. fail and CHECK
+ * then print the first error with its rank's place in the grid, call the flush hook, and end the
+ * process with _exit. A thread that fails later prints nothing and never returns from fail or
  * CHECK. */
 void ends_share(bool shared);
-/* Waits for ever. Called by a rank when another rank is already ending the process. */
+/* Waits forever. Called by a rank when another rank is already ending the process. */
 void ends_wait(void) __attribute__((noreturn));
 /* Sets the hook that saves data to disk before the process ends in this way; NULL removes it. The
  * hook runs once, in the thread that failed, while the other threads keep running, so it must not
@@ -44,15 +44,14 @@ void ends_set_claim(bool (*claim)(void *context, ExitCode code), void *context);
 /* Sets the hook that is called whenever this process has printed an error message; NULL removes it.
  */
 void ends_set_spoken(void (*spoken)(void *context), void *context);
-/* Sets the hook by which a rank tells the others of an error that it has found before it has met
- * them; NULL removes it. It is called before and after the message is printed, and may end the
+/* Sets the hook by which a rank tells the others of an error that it finds before it is connected
+ * to them; NULL removes it. It is called before and after the message is printed, and may end the
  * process instead. */
 void ends_set_tell(void (*tell)(ExitCode code, const char *sentence, bool printed));
-/* Calls that hook, if it is set, for an error that is printed in another way than by fail or
- * error_print. */
+/* Calls that hook, if it is set, for an error that is not printed by fail or error_print. */
 void ends_tell(ExitCode code, const char *sentence, bool printed);
-/* Ends the process without a message: runs the flush hook and calls _exit. For the thread that
- * hears that another rank has failed. */
+/* Ends the process without a message: runs the flush hook and calls _exit. For the thread that is
+ * told that another rank has failed. */
 void ends_now(ExitCode code) __attribute__((noreturn));
 
 /* Prints file, line, the condition and the operands, then exits with EXIT_BUG. */

@@ -18,7 +18,7 @@ enum { STREAMS = 6 };
 typedef struct {
     CountedFacts facts;
     uintptr_t next;       /* address of the next allocation */
-    char stream[STREAMS]; /* their addresses tell the streams apart */
+    char stream[STREAMS]; /* one byte per stream, whose address identifies it */
 } CountedDevice;
 
 static CountedDevice *counted_of(const Device *device)
@@ -36,7 +36,7 @@ static void *counted_alloc(Device *device, size_t bytes)
 {
     CountedDevice *counted = counted_of(device);
     uintptr_t at = counted->next;
-    /* A page between two allocations keeps an end and the next beginning apart. */
+    /* An unused page separates the end of an allocation from the beginning of the next. */
     counted->next += (bytes + 2 * PAGE - 1) / PAGE * PAGE;
     return (void *)at; /* NOLINT(performance-no-int-to-ptr) */
 }

@@ -16,9 +16,9 @@
 const char *const dump_reason_name[DUMP_REASONS] = {
     [DUMP_DEADLINE] = "deadline", [DUMP_SIGNAL] = "signal", [DUMP_FAILURE] = "failure"};
 
-/* In seconds: for how long rank 0's order is awaited; and the files of other processes, after a
- * signal and at the end, and there after the last one that has come; between two looks for these;
- * for how long an ending thread waits. */
+/* Times in seconds. ORDER: wait for rank 0's order. FILES, LAST_FILES: wait for the files of other
+ * processes, after a signal and at the program's end. QUIET: wait at the end after the latest file.
+ * LOOK: between two checks for files. LAST: how long an ending thread waits. */
 static const double ORDER = 1, FILES = 2, LAST_FILES = 1, QUIET = 0.4, LOOK = 0.05, LAST = 2;
 
 static struct {
@@ -29,36 +29,37 @@ static struct {
     DumpWriter writer;
     pthread_t thread;
     int wake, signals;       /* an eventfd and a signalfd, which stay open; -1: none */
-    atomic_int process;      /* in which the thread runs; 0: it does not run */
-    atomic_bool stop;        /* it is to end */
-    _Atomic int64_t ordered; /* the newest dump that is to be written */
-    atomic_int code;         /* exit code with which the process ends; -1: it does not */
-    atomic_bool printed;     /* the thread that ends it waits for the last dump, */
-    atomic_bool spoken;      /* and has printed why, */
-    atomic_bool alone;       /* and has not told other processes, */
+    atomic_int process;      /* the process in which the thread runs; 0: it does not run */
+    atomic_bool stop;        /* the thread must end */
+    _Atomic int64_t ordered; /* the newest dump that must be written */
+    atomic_int code;         /* exit code with which the process ends; -1: it is not ending */
+    atomic_bool printed;     /* the ending thread waits for the last dump, */
+    atomic_bool spoken;      /* has printed the error message, */
+    atomic_bool alone;       /* has not told other processes, */
     atomic_bool done;        /* and need not wait any more */
 } dumps = {.asks = PTHREAD_MUTEX_INITIALIZER, .wake = -1, .signals = -1, .code = -1};
 
-/* This is the thread: it cannot wait for itself. */
+/* True in the dump thread, which must not wait for itself. */
 static _Thread_local bool is_writer;
 
-/* What the thread knows of its work. */
+/* The state of the thread's work. */
 typedef struct {
     int64_t written; /* the newest dump */
-    double alone_at; /* when it stops waiting for rank 0's order; INFINITY: it waits for none */
-    double say_at;   /* when it says what the files show, at the latest; INFINITY: it has */
+    double alone_at; /* time at which it stops waiting for rank 0's order; INFINITY: it does not
+                        wait */
+    double say_at;   /* latest time at which it prints what the files show; INFINITY: printed */
 } Work;
 
 static void wake(void)
 {
     const uint64_t once = 1;
     ssize_t written = write(dumps.wake, &once, sizeof once);
-    (void)written; /* it can only fail if the thread is to wake up already */
+    (void)written; /* it can fail only if the thread has already been woken */
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Waits for at most `seconds`. Returns whether the signal has come. */
+/* Waits for at most `seconds`. Returns whether the signal has arrived. */
 static bool wait_for(double seconds)
 {
     struct pollfd fd[] = {{.fd = dumps.wake, .events = POLLIN},
@@ -73,7 +74,7 @@ static bool wait_for(double seconds)
     return came;
 }
 
-/* Somebody wishes a dump. Passes the wish on to rank 0, if that is another process. */
+/* Handles a request for a dump: forwards it to rank 0 if that is another process. */
 static void wish(Work *work)
 {
     int64_t number = work->written + 1;
@@ -107,7 +108,7 @@ static void say(Work *work)
     dumps.writer.say(dumps.writer.context, dump);
 }
 
-/* Writes the dump of a process that ends, and says what it shows. */
+/* Writes the dump of a process that ends, and prints what it shows. */
 static void write_last(int code)
 {
     Dump dump = {.reason = code == EXIT_HANG ? DUMP_DEADLINE : DUMP_FAILURE};
@@ -164,7 +165,8 @@ bool dumps_hold(void)
     return dumps.held;
 }
 
-/* Opens what the thread waits for, once. Returns false if the system refuses. */
+/* Opens the descriptors on which the thread waits, once per process. Returns false if the system
+ * refuses. */
 static bool open_descriptors(void)
 {
     sigset_t signal;
@@ -189,7 +191,7 @@ int dumps_open(const DumpWriter *writer)
     return error;
 }
 
-/* Returns whether the thread runs: in a child of the process it does not. */
+/* Returns whether the thread runs in this process. It does not run in a forked child. */
 static bool runs(void)
 {
     return atomic_load(&dumps.process) == (int)getpid();

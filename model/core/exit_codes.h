@@ -3,9 +3,8 @@
 #ifndef MODEL_CORE_EXIT_CODES_H
 #define MODEL_CORE_EXIT_CODES_H
 
-/* One row per exit code: name, number, meaning. `./train --help exit-codes` prints this table. The
- * meaning also says if the program cannot end with that code yet, so that no script waits for
- * it. */
+/* One row per exit code: name, number, meaning. `./train --help exit-codes` prints this table. If
+ * the program cannot yet end with a code, its meaning says so, so that no script relies on it. */
 #define EXIT_CODE_LIST(X)                                                                          \
     X(EXIT_OK, 0, "the target was reached")                                                        \
     X(EXIT_DIFFERENT, 1, "config diff found differences (no other command ends with 1)")           \

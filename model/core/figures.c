@@ -119,7 +119,8 @@ Figure figure_seconds(double seconds)
     if (!(seconds >= 0) || seconds > 1e15) return f;
     long long s = (long long)(seconds + 0.5), minutes = (long long)(seconds / 60 + 0.5);
     double days = seconds / 86400;
-    /* Each limit is where the rounded number would need a fourth digit, or be a whole unit. */
+    /* At each limit the rounded number would need a fourth digit, or would be one whole larger
+     * unit. */
     if (seconds < 999.5e-6)
         snprintf(f.text, sizeof f.text, "%.0f us", 1e6 * seconds);
     else if (seconds < 0.9995)

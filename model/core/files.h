@@ -59,12 +59,13 @@ bool file_write(const FsOps *fs, const char *path, const void *data, size_t byte
 /* Does the same for the file `name` of a folder. */
 bool file_write_in(const FsOps *fs, const char *folder, const char *name, const void *data,
                    size_t bytes, char *err, size_t n);
-/* Creates an empty folder next to `path`, to be renamed to `path` later. Permissions follow the
- * umask. Returns its name, which the caller frees, or NULL with an error message in err. */
+/* Creates an empty folder next to `path`, which the caller renames to `path` later. Permissions
+ * follow the umask. Returns its name, which the caller frees, or NULL with an error message in
+ * err. */
 char *temporary_folder(const FsOps *fs, const char *path, char *err, size_t n);
 
-/* Returns whether `bytes` bytes fit on the disk of `path`, which need not exist; also if the system
- * does not report its room. If not, sets err. */
+/* Returns true if `bytes` bytes fit on the disk of `path`, which need not exist, or if the system
+ * does not report the free space. Otherwise sets err. */
 bool file_room(const FsOps *fs, const char *path, int64_t bytes, char *err, size_t n);
 
 /* ---- file names and patterns ----------------------------------------------------------------- */

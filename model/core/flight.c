@@ -1,4 +1,5 @@
-/* flight.c -- what the rank's own thread does with its flight. See flight.h. */
+/* flight.c -- the functions by which a rank's own thread writes its flight recorder; see
+ * flight.h. */
 #include "model/core/flight_inside.h"
 
 #include "model/core/check.h"
@@ -36,7 +37,8 @@ void flight_free(Flight *f)
     free(f);
 }
 
-/* Makes the stream write to its progress word that it has finished all entries until now. */
+/* Makes the stream write the number of its last entry to its progress word when it has finished
+ * it. */
 static void mark(Flight *f, int s)
 {
     int64_t *progress = atomic_load_explicit(&f->progress, memory_order_relaxed);
@@ -56,7 +58,7 @@ void flight_attach(Flight *f, Device *device)
         f->stream[s] = of[s].impl;
     if (f->asynchronous) {
         size_t bytes = GRAPH_STREAMS * sizeof(int64_t);
-        /* Like what the device itself holds, these bytes are in no memory plan. */
+        /* These few bytes, like the device's own state, are not in the memory plan. */
         int64_t *progress = device->backend->host_alloc(device, bytes);
         if (progress == NULL)
             fail(EXIT_NO_MEMORY, "%zu bytes of page-locked host memory were refused", bytes);
@@ -87,7 +89,7 @@ static void mark_streams(Flight *f)
         if (f->last[s] > f->marked[s]) mark(f, s);
 }
 
-/* Returns the number of the stream on which `on` issues; where all streams are one, the first. */
+/* Returns the number of the stream on which `on` issues; if all streams are the same, the first. */
 static int stream_of(const Flight *f, const Device *on)
 {
     if (on == NULL) return FLIGHT_HOST;
@@ -147,7 +149,7 @@ int64_t flight_begin(Flight *f, const Device *on, const FlightEntry *what)
     return e.n;
 }
 
-/* What kinds without group, call and peer have in common. */
+/* Returns an entry of a kind that has no group, call or peer. */
 static FlightEntry plain(FlightKind kind, int code, int dtype, int64_t elements)
 {
     return (FlightEntry){.kind = (uint8_t)kind,
@@ -186,8 +188,8 @@ int64_t flight_host_wait(const Device *device, int what)
     return flight_begin(device->flight, NULL, &e);
 }
 
-/* Returns the entry of this number, if the ring still has it and it is not known to have
- * finished. */
+/* Loads the entry with this number. Returns whether the ring still has it and it is not known to
+ * have finished. */
 static bool unfinished(Flight *f, int64_t n, FlightEntry *entry)
 {
     return slot_load(slot_of(f, n), entry) && entry->n == n && entry->finished == 0;

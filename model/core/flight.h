@@ -1,18 +1,18 @@
-/* flight.h -- a flight recorder: the last things that a rank has issued and finished, so that a run
- * which hangs can say where and why.
+/* flight.h -- the flight recorder: it keeps the last things that a rank has issued and finished, to
+ * show where and why a run hangs.
  *
  * Each rank has one Flight. Only the rank's own thread writes it: the device calls, the op_
- * functions and the communicators note what they are given, and the training says at which step,
- * micro-batch, action and unit it is, and when it does other work, such as a save. The last
- * FLIGHT_ENTRIES notes are kept in a ring that is allocated once. Nothing waits, and no number of a
- * training depends on it.
+ * functions and the communicators record what they are given, and the trainer records its step,
+ * micro-batch, action and unit, and other work such as a save. The last FLIGHT_ENTRIES entries are
+ * kept in a ring buffer that is allocated once. Recording never waits, and no result of training
+ * depends on it.
  *
  * Any other thread may read a Flight at any time, also while the rank hangs (flight_snapshot). An
- * entry that the rank replaces meanwhile is left out.
+ * entry that the rank overwrites meanwhile is left out.
  *
  * On a device whose calls are complete when they return, such as the CPU, an entry is finished when
  * its call returns. On other devices each stream writes a progress word to page-locked host memory
- * at the ends of actions (Backend.mark); entries up to it are finished.
+ * at the end of each action (Backend.mark): the number of the last entry that has finished.
  *
  * Codes of ops and of calls of communicators are plain numbers here, because the layers that define
  * them (ops.h, comm.h) are above this one. */
@@ -24,9 +24,10 @@
 
 typedef struct Flight Flight;
 
-/* FLIGHT_ENTRIES: entries of the ring, a power of two. FLIGHT_OPEN: how many works may be nested;
- * a work that is under way is kept even if the ring has passed it. FLIGHT_SNAPSHOT: the most
- * entries that a snapshot has. FLIGHT_GROUPS: groups of ranks that entries can name. */
+/* FLIGHT_ENTRIES: entries of the ring, a power of two. FLIGHT_OPEN: how deep tasks (FLIGHT_WORK)
+ * may be nested; a task that is still running is kept even after the ring has overwritten its
+ * entry. FLIGHT_SNAPSHOT: largest number of entries in a snapshot. FLIGHT_GROUPS: number of groups
+ * of ranks that entries can refer to. */
 enum {
     FLIGHT_ENTRIES = 4096,
     FLIGHT_OPEN = 8,
@@ -45,7 +46,7 @@ typedef enum {
 } FlightKind;
 extern const char *const flight_kind_name[FLIGHT_KINDS];
 
-/* What the rank's thread does besides steps, or waits for in them. */
+/* Tasks of the rank's thread other than steps, and what it waits for within steps. */
 typedef enum {
     FLIGHT_DATA,       /* waits for the loader */
     FLIGHT_SAVE,       /* saves a checkpoint */
@@ -60,7 +61,7 @@ extern const char *const flight_work_name[FLIGHT_WORKS];
 /* The part of a step that issues an entry. */
 typedef enum {
     FLIGHT_BETWEEN,   /* between two steps */
-    FLIGHT_BEGIN,     /* the begin of a step, before its first action */
+    FLIGHT_BEGIN,     /* the start of a step, before its first action */
     FLIGHT_FORWARD,   /* the schedule's actions: a forward pass of some layers, */
     FLIGHT_BACKWARD,  /* a backward pass, */
     FLIGHT_EVALUATE,  /* a forward pass of an evaluation, */
@@ -72,8 +73,8 @@ typedef enum {
 } FlightAction;
 extern const char *const flight_action_name[FLIGHT_ACTIONS];
 
-/* The streams: those of a device (GRAPH_COMPUTE ...), and the host: calls in host memory, which are
- * complete when they return, and works. */
+/* The streams: those of a device (GRAPH_COMPUTE ...), and FLIGHT_HOST for calls on host memory,
+ * which are complete when they return, and for tasks. */
 enum { FLIGHT_HOST = GRAPH_STREAMS, FLIGHT_STREAMS };
 extern const char *const flight_stream_name[FLIGHT_STREAMS];
 
@@ -89,15 +90,16 @@ typedef struct {
     int64_t n; /* its number, from 1 on, in the order of issue */
     /* Collective: its number among the collectives of its group, which is the same on all ranks if
      * they make the same calls. Exchange: its number among the messages that this rank has sent to
-     * (received from) `peer` in this group; the peer has the same number. Both from 1 on; -1: not
-     * known, because this rank has messages with too many others. */
+     * (received from) `peer` in this group; the peer has the same number. Both count from 1; -1:
+     * unknown, because this rank exchanges messages with too many others. */
     int64_t call;
-    /* Op: of the tensor that it writes. Copy, exchange: moved. Collective: of the whole tensor. */
+    /* Number of elements. Op: of the tensor that it writes; copy, exchange: moved; collective: of
+     * the whole tensor. */
     int64_t elements;
     double issued; /* seconds_now() when it was issued; an exchange in a group of calls: when it was
                     * added to the group */
-    /* seconds_now() when it had finished; 0: not finished. Equal to `issued` if it is only known
-     * that it has finished, not when (asynchronous devices). */
+    /* seconds_now() when it had finished; 0: not finished. Equal to `issued` if it has finished at
+     * an unknown time (asynchronous devices). */
     double finished;
     int32_t step;        /* number of the step, from 1 on: the one under way, or the last one */
     int32_t micro_batch; /* of the step or evaluation, from 0 on */
@@ -112,7 +114,7 @@ typedef struct {
     uint8_t action;      /* FlightAction */
 } FlightEntry;
 
-/* Where a rank is in its training. */
+/* The point that a rank has reached in training. */
 typedef struct {
     int64_t step;        /* as in FlightEntry; 0 before the first */
     int64_t micro_batch; /* -1: none */
@@ -122,21 +124,22 @@ typedef struct {
 /* ---- reading, from any thread ----------------------------------------------------------------
  */
 
-/* Writes the entries that are kept to `out`, which has room for FLIGHT_SNAPSHOT, in ascending order
- * of their numbers: works under way that the ring has passed, then the ring. Leaves out what is
- * replaced meanwhile. Allocates nothing, takes no lock and makes no system call. Returns how many
- * there are. */
+/* Copies the entries that are still stored to `out`, which has room for FLIGHT_SNAPSHOT entries,
+ * and returns their number. They are in ascending order of their numbers: first the running tasks
+ * whose entries the ring has overwritten, then the entries of the ring. An entry that is
+ * overwritten during the copy is left out. Allocates nothing, takes no lock and makes no system
+ * call. */
 int flight_snapshot(const Flight *flight, FlightEntry *out);
 /* Returns how many entries have been issued so far: the number of the last one. */
 int64_t flight_issued(const Flight *flight);
 /* Returns where the rank is now. */
 FlightPlace flight_place(const Flight *flight);
-/* Writes the groups that entries name to `out`, which has room for FLIGHT_GROUPS; entries have
- * their index. Returns how many there are. A group has its name, its ranks as ranks of the world
- * (first + i stride), and this rank's place in it; `stride` 0: ranks that are no line are not
- * known. */
+/* Writes the groups that entries refer to (FlightEntry.group is the index) to `out`, which has room
+ * for FLIGHT_GROUPS. Returns their number. A group has its name, its members as ranks of the world
+ * (first + i stride), and this rank's index in it. `stride` 0: the members are not equally spaced,
+ * and are not recorded. */
 int flight_groups(const Flight *flight, GraphGroup *out);
-/* Returns the name of what the entry does: "linear_forward", "all-reduce", "copy", "save" ... */
+/* Returns the name of what the entry records: "linear_forward", "all-reduce", "copy", "save" ... */
 const char *flight_entry_name(const FlightEntry *entry, GraphNames names);
 /* Returns the name of the entry's dtype; "" if it has none. */
 const char *flight_dtype_name(const FlightEntry *entry);
@@ -144,55 +147,58 @@ const char *flight_dtype_name(const FlightEntry *entry);
 /* ---- writing, by the rank's thread; a flight that is NULL notes nothing ----------------------
  */
 
-/* Allocates an empty flight. flight_free frees it; no other thread may read it any more. */
+/* Allocates an empty flight. flight_free frees it; from then on no other thread may read it. */
 Flight *flight_create(void);
 void flight_free(Flight *flight);
-/* Notes what the device is given, from now on; the device was just opened, and has no views yet. On
- * an asynchronous device, allocates the progress words. flight_detach frees them, after all of the
- * device's work has ended. */
+/* From now on records what the device is given. The device must have just been opened and have no
+ * views yet. On an asynchronous device, allocates the progress words. flight_detach frees them; all
+ * work of the device must have ended. */
 void flight_attach(Flight *flight, Device *device);
 void flight_detach(Flight *flight, Device *device);
 
-/* Says where the rank is. Streams on which something was issued since their last mark write their
- * progress words. */
+/* Sets the rank's current step, micro-batch and action. Each stream on which something was issued
+ * since its last mark writes its progress word. */
 void flight_at(Flight *flight, int64_t step, int64_t micro_batch, FlightAction action);
 /* The same within the current step. */
 void flight_action(Flight *flight, int64_t micro_batch, FlightAction action);
-/* Says which unit of parameters is in use; -1: none. Returns the one before. */
+/* Sets the unit of parameters that is in use; -1: none. Returns the previous one. */
 int flight_unit(Flight *flight, int unit);
-/* Encloses a work of the rank's thread. begin returns the entry's number, for end; works nest. */
+/* Mark the beginning and end of a task of the rank's thread. begin returns the entry's number,
+ * which end takes; tasks may be nested. */
 int64_t flight_work_begin(Flight *flight, FlightWork work);
 void flight_work_end(Flight *flight, int64_t n);
 
 /* ---- for the device calls, ops and communicators ---------------------------------------------
  */
 
-/* Adds an entry, with its number, time and place; `what` has the rest: kind, code, dtype, elements,
- * group, call, peer. `on`: the device, or a view, whose compute stream carries it; NULL: the host.
- * Returns its number; 0 if nothing is noted, which flight_end ignores. */
+/* Adds an entry with its number, time, step, micro-batch and action; `what` has the other fields:
+ * kind, code, dtype, elements, group, call, peer. `on`: the device, or a view, on whose compute
+ * stream it is issued; NULL: the host. Returns its number, or 0 if nothing is recorded; flight_end
+ * ignores 0. */
 int64_t flight_begin(Flight *flight, const Device *on, const FlightEntry *what);
-/* Adds an op, a copy of x, or a wait of device's stream for the event's stream (nothing if they are
- * the same); the device has a flight. flight_host_wait: the host waits, for what (a stream, or
- * FLIGHT_WHOLE_DEVICE); nothing on a device whose calls are complete when they return. */
+/* Add an op, a copy of x, or a wait of the device's stream for the event's stream (nothing if they
+ * are the same). The device must have a flight. flight_host_wait: the host waits for `what`, a
+ * stream or FLIGHT_WHOLE_DEVICE; adds nothing on a device whose calls are complete when they
+ * return. */
 int64_t flight_op(const Device *device, int op, DType dtype, int64_t elements);
 int64_t flight_copy(const Device *device, Tensor x);
 void flight_stream_wait(const Device *device, const Event *event);
 int64_t flight_host_wait(const Device *device, int what);
-/* Notes that the call has returned. So the entry has finished, unless an asynchronous device
- * carries it. */
+/* Records that the call has returned. The entry has then finished, unless it runs on an
+ * asynchronous device. */
 void flight_end(Flight *flight, int64_t n);
 /* Does the same for all entries of `kind` from number `first` on. */
 void flight_end_from(Flight *flight, int64_t first, FlightKind kind);
-/* Between the two nothing is noted: a transport may copy, sum and wait to carry a call that is
- * noted already. */
+/* Between flight_hide and flight_show nothing is recorded: to carry out a call that is already
+ * recorded, a transport may copy, sum and wait. */
 void flight_hide(Flight *flight);
 void flight_show(Flight *flight);
 /* Returns the index of the group, which is added if it is new; -1 if there is no room. */
 int flight_group(Flight *flight, const GraphGroup *group);
 /* Returns the number of the next message to (`send`) or from rank `peer` of the group; -1 if there
- * is no room to count. */
+ * is no free counter. */
 int64_t flight_message(Flight *flight, int group, int peer, bool send);
-/* Notes in the event on which stream it is recorded. */
+/* Stores in the event the stream on which it is recorded. */
 void flight_event(const Device *device, Event *event);
 
 #endif

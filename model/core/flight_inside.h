@@ -1,9 +1,10 @@
-/* flight_inside.h -- the parts of a Flight, for flight.c, which writes it, and flight_read.c.
+/* flight_inside.h -- the fields of a Flight, for flight.c, which writes it, and flight_read.c,
+ * which reads it.
  *
  * An entry is eight words; its number is the first. The writer sets the number to 0, stores the
  * other words and then the number. A reader that finds the same number before and after it has read
  * the words has read one whole entry: each word is stored with release and loaded with acquire, so
- * whoever sees a word of a newer entry sees the 0 as well. */
+ * a reader that sees a word of a newer entry also sees the 0. */
 #ifndef MODEL_CORE_FLIGHT_INSIDE_H
 #define MODEL_CORE_FLIGHT_INSIDE_H
 
@@ -12,7 +13,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* WORDS: of an entry. FINISHED: the word of FlightEntry.finished. PAIRS: room to count messages. */
+/* WORDS: number of words in an entry. FINISHED: index of the word that is FlightEntry.finished.
+ * PAIRS: number of message counters. */
 enum { WORDS = 8, FINISHED = 4, PAIRS = 512 };
 _Static_assert(sizeof(FlightEntry) == WORDS * sizeof(uint64_t), "an entry is eight words");
 _Static_assert(offsetof(FlightEntry, n) == 0, "the number is the first word");
@@ -34,19 +36,20 @@ struct Flight {
     _Atomic int64_t step, micro_batch;
     _Atomic int action;
     int unit, hidden;
-    bool asynchronous; /* the device goes on after a call has returned */
+    bool asynchronous; /* the device may still work after a call has returned */
     Device device;     /* a view, for Backend.mark */
     const void *stream[GRAPH_STREAMS];
-    /* Of each stream: the last entry, and the last that was marked; the last that is known to have
-     * finished without progress words. */
+    /* For each stream: its last entry, the last entry that was marked, and the last one that is
+     * known to have finished without a progress word. */
     int64_t last[GRAPH_STREAMS], marked[GRAPH_STREAMS];
     _Atomic int64_t ended[GRAPH_STREAMS];
-    _Atomic(int64_t *) progress; /* (GRAPH_STREAMS) page-locked; NULL: no device writes them */
+    _Atomic(int64_t *)
+        progress; /* (GRAPH_STREAMS) progress words, page-locked; NULL: no device writes them */
     _Atomic int groups;
     GraphGroup group[FLIGHT_GROUPS];
     Pair pair[PAIRS];
     int works;
-    Slot work[FLIGHT_OPEN]; /* copies of the entries of works under way */
+    Slot work[FLIGHT_OPEN]; /* copies of the entries of running tasks */
     Slot slot[FLIGHT_ENTRIES];
 };
 

@@ -1,5 +1,5 @@
-/* flight_read.c -- the names of what a flight notes, and the functions by which any thread reads
- * one. See flight.h. */
+/* flight_read.c -- the names of what a flight recorder keeps, and the functions by which any thread
+ * reads it; see flight.h. */
 #include "model/core/flight_inside.h"
 
 #include <string.h>
@@ -77,7 +77,7 @@ const char *flight_dtype_name(const FlightEntry *e)
     return e->dtype < FLIGHT_NO_DTYPE ? dtype_name((DType)e->dtype) : "";
 }
 
-/* Returns up to which entry each stream has finished, by the progress words. */
+/* Sets finished[s] to the last entry that stream s is known to have finished. */
 static void load_progress(const Flight *f, int64_t *finished)
 {
     const int64_t *progress = atomic_load_explicit(&f->progress, memory_order_acquire);
@@ -88,8 +88,8 @@ static void load_progress(const Flight *f, int64_t *finished)
     }
 }
 
-/* Puts the entry among the n of out, which are in order, unless it is there. Returns how many there
- * are then. */
+/* Inserts the entry into the n ordered entries of out, unless it is already there. Returns the new
+ * number of entries. */
 static int insert(FlightEntry *out, int n, const FlightEntry *entry)
 {
     int at = 0;

@@ -179,7 +179,7 @@ bool fs_not_linked(const char *path, char *err, size_t n)
 }
 
 /* Opens each folder of the path, from the top. An NFS client then asks the server whether the
- * folder has changed, and if so forgets which names were not there (close-to-open consistency,
+ * folder has changed, and if so drops its cached negative lookups (close-to-open consistency,
  * nfs(5)). */
 static void ask_again(const char *path)
 {
@@ -247,7 +247,7 @@ static bool remove_content(const FsOps *fs, int fd, char *err, size_t n)
 
 bool fs_remove_tree(const FsOps *fs, int folder, const char *name, char *err, size_t n)
 {
-    /* Try to remove it as a file first, so that of a symbolic link to a folder only the link is
+    /* Try to remove it as a file first: if it is a symbolic link to a folder, only the link is
      * removed. */
     if (fs->remove(fs->self, folder, name, 0) == 0 || errno == ENOENT) return true;
     if (errno != EISDIR && errno != EPERM) /* POSIX returns EPERM for a folder */

@@ -52,17 +52,18 @@ bool fs_sync_folder(const FsOps *fs, const char *path, char *err, size_t n);
 int64_t fs_room(const FsOps *fs, const char *path);
 /* Returns whether `path` itself is a symbolic link. */
 bool fs_is_link(const char *path);
-/* Returns true unless `path`, a folder that this program makes inside another one of its own, is a
- * symbolic link; otherwise sets err. */
+/* Returns true if `path`, a folder that this program creates inside one of its own folders, is not
+ * a symbolic link; otherwise sets err. */
 bool fs_not_linked(const char *path, char *err, size_t n);
-/* Returns whether `path` exists, which another machine has just created. If it is not there yet,
- * looks again for up to ten seconds: a machine may remember for a while that a name in a folder of
- * a network file system does not exist. */
+/* Returns whether `path` exists, after another machine has just created it. If it is not visible
+ * yet, checks again for up to ten seconds, because a machine may cache for a while that a name on a
+ * network file system does not exist. */
 bool fs_await(const char *path);
 /* Returns whether `path` is a folder, or a symbolic link to one. */
 bool fs_is_folder(const char *path);
-/* Lists a folder like scandir, which sets errno and returns -1 on failure: without the names that
- * begin with a dot, sorted by their bytes. The caller frees each of the entries and their list. */
+/* Lists a folder like scandir, which sets errno and returns -1 on failure: names that begin with a
+ * dot are left out, the others are sorted by their bytes. The caller frees each of the entries and
+ * their list. */
 int fs_scan(const char *folder, struct dirent ***entries);
 /* Removes `name` in `folder` with everything inside it. Symbolic links are removed, not followed.
  * Returns true if it is gone, also if it did not exist. */

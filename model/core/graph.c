@@ -167,7 +167,7 @@ static bool same_messages(const Graph *a, const GraphNode *x, const Graph *b, co
     return true;
 }
 
-/* Groups are compared by what they are, not by their numbers. */
+/* Compares groups by their members, not by their index. */
 static bool same_node(const Graph *a, const GraphNode *x, const Graph *b, const GraphNode *y)
 {
     bool grouped = x->group >= 0;
@@ -196,7 +196,7 @@ bool graph_equal(const Graph *a, const Graph *b, GraphNames names, char *why, si
             return error_set(why, n, "%s has %lld nodes, and %lld", graph_stream_name[s],
                              (long long)a->n[s], (long long)b->n[s]);
     }
-    /* Both have as many nodes on each stream, hence as many in all. */
+    /* Both have equally many nodes on each stream, so also in total. */
     for (int64_t i = 0; i < a->issued; i++)
         if (a->order[i] != b->order[i])
             return error_set(why, n, "node %lld in the order of issue is on %s, and on %s",

@@ -1,9 +1,10 @@
-/* graph.h -- a training step of one rank as a graph: what the host has put on each stream of the
- * device, in order, and for which point of which other stream a stream waits. recorder.h makes it.
+/* graph.h -- a training step of one rank as a graph: the work that the host has queued on each
+ * stream of the device, in order, and the points of other streams for which a stream waits.
+ * recorder.h records it.
  *
- * Each stream does its nodes in order. A NODE_WAIT is the only edge between two streams of a rank.
- * Ranks meet in collectives and messages. On a device whose calls are complete when they return,
- * such as the CPU, all nodes are on one stream, GRAPH_COMPUTE, and there are no waits.
+ * Each stream executes its nodes in order. A NODE_WAIT is the only edge between two streams of a
+ * rank. Ranks are connected by collectives and messages. On a device whose calls are complete when
+ * they return, such as the CPU, all nodes are on one stream, GRAPH_COMPUTE, and there are no waits.
  *
  * Codes of ops and verbs are plain numbers here, because the layers that define them (ops.h,
  * comm.h) are above this one. */
@@ -28,7 +29,7 @@ extern const char *const node_kind_name[NODE_KINDS];
 enum { GRAPH_COMPUTE, GRAPH_COPY, GRAPH_COMM, GRAPH_P2P, GRAPH_TP, GRAPH_UPDATE, GRAPH_STREAMS };
 extern const char *const graph_stream_name[GRAPH_STREAMS];
 
-/* The largest number of different groups whose collectives and messages a graph has. */
+/* The largest number of different groups in one graph. */
 enum { GRAPH_GROUPS = 16 };
 
 /* Fields that a kind of node does not use are 0, or -1 if the comment says so. */
@@ -43,8 +44,8 @@ typedef struct {
                       * documents and windows are not known here, so they save nothing */
     int64_t bytes;   /* op, copy: read and written; collective: the whole tensor, as comm.h counts
                       * it; messages: all sent and received */
-    /* op: how many of `bytes` an update reads and writes in host memory, half of them each; on a
-     * device whose memory is the host's, all of the optimizer's states */
+    /* op: the part of `bytes` that an update reads (half) and writes (half) in host memory; on a
+     * device whose memory is host memory, all bytes of optimizer states */
     int64_t host_bytes;
     int wait_stream; /* wait: for the first wait_point nodes of this stream; else -1 */
     int64_t wait_point;
@@ -76,8 +77,8 @@ typedef struct {
 typedef struct {
     GraphNode *node[GRAPH_STREAMS];
     int64_t n[GRAPH_STREAMS], capacity[GRAPH_STREAMS];
-    /* order[i] is the stream of the i-th node that the host has issued: how the streams' nodes are
-     * merged in the host's order. */
+    /* order[i] is the stream of the i-th node that the host has issued, so it gives the order of
+     * issue across streams. */
     unsigned char *order;
     int64_t issued, order_capacity;
     GraphMessage *message;

@@ -16,7 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Milliseconds between two looks. */
+/* Milliseconds between two checks. */
 enum { PERIOD = 100 };
 
 static struct {
@@ -25,12 +25,13 @@ static struct {
     _Atomic double grace;
     pthread_mutex_t life; /* held while the thread is started or stopped */
     pthread_t thread;
-    int wake; /* an eventfd: the thread is to end */
+    int wake; /* an eventfd; written to end the thread */
     atomic_bool runs;
-    atomic_int process;   /* the process whose state this is; a child of it begins anew */
-    atomic_bool ending;   /* guard_end_within has been called */
-    _Atomic int64_t left; /* milliseconds until the end that it asked for; 0: not asked yet */
-    atomic_int code;      /* its exit code */
+    atomic_int process; /* the process whose state this is; a child of it starts with a new state */
+    atomic_bool ending; /* guard_end_within has been called */
+    _Atomic int64_t
+        left;        /* milliseconds until the end that was requested with it; 0: none requested */
+    atomic_int code; /* its exit code */
 } guard = {.mutex = PTHREAD_MUTEX_INITIALIZER,
            .life = PTHREAD_MUTEX_INITIALIZER,
            .wake = -1,
@@ -43,15 +44,15 @@ void guard_set_grace(double seconds)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Ends the process past everything that the C library and the sanitizers do at an end: they take
- * the locks of streams. */
+/* Ends the process without what the C library and the sanitizers do at exit, because that takes the
+ * locks of streams. */
 static void quit(int code)
 {
     for (;;)
         syscall(SYS_exit_group, code);
 }
 
-/* Counts the time of the end that was asked for. */
+/* Counts down to the end that guard_end_within has requested, and ends the process then. */
 static void hold_end(int64_t passed)
 {
     int64_t left = atomic_load(&guard.left);
@@ -60,13 +61,14 @@ static void hold_end(int64_t passed)
     atomic_store(&guard.left, left - passed);
 }
 
-/* Ends the process because of `late`. The sentence also says in which calls the others are. */
+/* Ends the process because `late` has made no progress for too long. The message also says in which
+ * calls the other watched ranks are. */
 static void end_late(const GuardWatch *late)
 {
     enum { MILLISECONDS = 1000, MOST = 3072 };
     char text[MOST + 512], call[192];
     double grace = atomic_load(&guard.grace);
-    dumps_begin_last(EXIT_HANG); /* another thread writes it */
+    dumps_begin_last(EXIT_HANG); /* another thread writes the dump */
     late->describe(late->context, call, sizeof call);
     size_t used = (size_t)snprintf(text, sizeof text,
                                    "error[%d] %s: rank %d has waited %g s (parallel.timeout and %g "
@@ -82,7 +84,7 @@ static void end_late(const GuardWatch *late)
     text[used++] = '\n';
     if (log_can_write(STDERR_FILENO, MILLISECONDS)) {
         ssize_t written = write(STDERR_FILENO, text, used);
-        (void)written; /* there is no other place for the error */
+        (void)written; /* the error cannot be reported anywhere else */
     }
     dumps_end_last(true);
     quit(EXIT_HANG);
@@ -105,7 +107,8 @@ static void *guard_main(void *unused)
     double since = seconds_now(), waiting = 0;
     struct pollfd wake = {.fd = guard.wake, .events = POLLIN};
     while (poll(&wake, 1, PERIOD) <= 0) {
-        /* If the process was stopped, so was what it waits for. */
+        /* If the process was stopped (SIGSTOP), so were the ranks it waits for: this time does not
+         * count. */
         double now = seconds_now(), passed = fmax(0, fmin(now - since, 2e-3 * PERIOD));
         since = now;
         hold_end((int64_t)ceil(passed * 1e3));
@@ -120,8 +123,8 @@ static void *guard_main(void *unused)
     return unused;
 }
 
-/* Begins anew in a child: the ranks and the thread of the parent do not run there, and the thread
- * may have owned the mutex when the child was made. */
+/* Resets the state in a forked child: the ranks and the guard thread of the parent do not run
+ * there, and that thread may have owned the mutex at the fork. */
 static void begin_in_child(void)
 {
     int process = (int)getpid(), before = atomic_exchange(&guard.process, process);
@@ -146,7 +149,7 @@ static bool start(void)
     return false;
 }
 
-/* Stops the thread. A process without ranks then has none, and can fork in a plain state. */
+/* Stops the thread, so that a process without ranks has no other thread when it forks. */
 static void stop(void)
 {
     uint64_t once = 1;
@@ -165,7 +168,7 @@ void guard_add(GuardWatch *watch)
     watch->stood = 0;
     begin_in_child();
     pthread_mutex_lock(&guard.life);
-    /* Without the thread, the deadline of the watch is held by the other threads alone. */
+    /* If the thread cannot start, only the other threads enforce the deadline. */
     (void)start();
     pthread_mutex_lock(&guard.mutex);
     watch->next = guard.watches;
@@ -193,7 +196,7 @@ void guard_end_within(double seconds, int code)
     begin_in_child();
     atomic_store(&guard.code, code);
     if (atomic_exchange(&guard.ending, true)) return;
-    bool runs = start(); /* without the mutex, whose owner may be frozen */
+    bool runs = start(); /* without the mutex, whose owner may be blocked */
     atomic_store(&guard.left, (int64_t)ceil(seconds * 1e3));
     if (!runs) alarm((unsigned)ceil(seconds));
 }

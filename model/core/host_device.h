@@ -3,9 +3,9 @@
 #ifndef MODEL_CORE_HOST_DEVICE_H
 #define MODEL_CORE_HOST_DEVICE_H
 
-/* Stands before `inline`. In C it is nothing. A file for nvcc defines it anew before it includes
- * such functions, as model/kernels/cuda/kernel.cuh does: they are then compiled for the host and
- * for devices. */
+/* Written before `inline`. In C it is empty. A file for nvcc redefines it before it includes such
+ * functions, as model/kernels/cuda/kernel.cuh does, so that they are compiled for the host and for
+ * devices. */
 #define HOST_DEVICE
 
 #endif

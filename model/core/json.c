@@ -27,7 +27,7 @@ static bool numbers_fit(const Json *json, char *err, size_t n, size_t *error_at)
         const cJSON *item = json->node[i].item;
         if (!cJSON_IsNumber(item)) continue;
         const char *digits = json->text + json->node[i].value_at;
-        /* Too small: read as zero although it has a digit that is not zero, as in 1e-400. */
+        /* Too small: cJSON reads zero although the number has a nonzero digit, as in 1e-400. */
         bool large = !isfinite(item->valuedouble), small = item->valuedouble == 0 &&
                                                            digits[strspn(digits, "-0.")] >= '1' &&
                                                            digits[strspn(digits, "-0.")] <= '9';

@@ -1,8 +1,8 @@
 /* json_cursor.h -- reads the JSON headers of checkpoint files token by token, without building a
  * tree.
  *
- * For texts of up to 64 MiB that may be damaged or hostile, and whose keys come in an order that is
- * known or does not matter. The caller asks for each value by its type; integers have 64 bits.
+ * For texts of up to 64 MiB that may be damaged or hostile, and whose keys have a known order or an
+ * order that does not matter. The caller asks for each value by its type; integers have 64 bits.
  * After the first error, all later calls return false and change nothing. (JSON that people write:
  * json.h; small files that programs write: json_tree.h.) */
 #ifndef MODEL_CORE_JSON_CURSOR_H

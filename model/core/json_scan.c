@@ -131,8 +131,8 @@ static size_t skip_digits(Scan *s)
     return s->at - from;
 }
 
-/* Writes the number at `from` without the blanks inside it to `out`. Returns whether there are such
- * blanks and the result looks like one number. */
+/* Writes the number at `from` to `out`, leaving out blanks inside it. Returns true if there are
+ * such blanks and the result looks like one number. */
 static bool has_blanks(const Scan *s, size_t from, char out[40])
 {
     const char *text = s->json->text;

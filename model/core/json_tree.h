@@ -15,8 +15,9 @@
 /* Parses the single JSON value in text[0..size), which may have white space around it. Returns NULL
  * if the text is anything else or contains the escape \u0000. Free the result with cJSON_Delete. */
 cJSON *json_tree_parse(const char *text, size_t size);
-/* Sets *out to the member `key` of an object, which must be a whole number from 0 to 2^53: a double
- * does not hold all numbers above. Returns false and leaves *out alone if it is anything else. */
+/* Sets *out to the member `key` of an object, which must be a whole number from 0 to 2^53, because
+ * a double cannot hold every larger integer. If it is anything else, returns false and does not
+ * change *out. */
 bool json_tree_count(const cJSON *object, const char *key, int64_t *out);
 /* Returns whether a JSON text contains the escape \u0000, so that a caller can report it. */
 bool json_has_nul(const char *text, size_t size);

@@ -118,7 +118,7 @@ void log_message(LogLevel level, const char *fmt, ...)
         va_end(args);
     }
     if (!is_printed(level, &to)) return;
-    /* With the lock, no live line is drawn between the two. */
+    /* With the lock held, no live line is drawn between clearing it and the message. */
     flockfile(to);
     leave_live_line(to, false);
     va_start(args, fmt);
@@ -180,7 +180,7 @@ bool log_can_write(int fd, int milliseconds)
 {
     struct pollfd asked = {.fd = fd, .events = POLLOUT};
     if (fd < 0) return true; /* a stream into memory */
-    /* Any reply will do: an error of the file makes the write return at once, too. */
+    /* Any event will do: if the file has an error, the write returns at once, too. */
     return poll(&asked, 1, milliseconds) != 0;
 }
 
@@ -198,7 +198,7 @@ bool log_blocked(void)
     return is_blocked(stdout) || is_blocked(stderr);
 }
 
-/* Prints the text and a line feed with one write, without the stream and its lock. */
+/* Prints the text and a line feed with one write, bypassing the stream and its lock. */
 static void print_past(FILE *to, const char *text)
 {
     char out[4 * (BEFORE + TEXT) + 2];
@@ -206,11 +206,11 @@ static void print_past(FILE *to, const char *text)
     size_t n = strlen(out);
     out[n++] = '\n';
     ssize_t written = write(fileno(to), out, n);
-    (void)written; /* there is no other place for the error */
+    (void)written; /* the error cannot be reported anywhere else */
 }
 
-/* Whether each rank of a machine is likely to find this error, because it follows from what they
- * have in common: the command line, the config, the files, the network. */
+/* Returns whether every rank of a machine is likely to find this error, because it follows from
+ * what they share: the command line, the config, the files, the network. */
 static bool is_common(int code)
 {
     static const int common[] = {EXIT_USAGE,       EXIT_DAMAGED,       EXIT_MISSING,
@@ -237,8 +237,8 @@ void log_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list
     char text[BEFORE + TEXT];
     size_t marked = (size_t)snprintf(text, sizeof text, "%s[%d] ", kind, code);
     utf8_format(text + add_place(text, marked, "", ": "), TEXT, fmt, args);
-    /* A console that nobody reads must not keep the message from the file, nor a disk that does not
-     * answer keep it from the console. */
+    /* A console that is not read must not keep the message from the file, and a blocked disk must
+     * not keep it from the console. */
     bool quiet = atomic_load(&silent) && is_common(code);
     bool console_first = log_can_write(fileno(to), 0);
     if (console_first && !quiet) print_error(to, text, marked, true);

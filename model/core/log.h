@@ -1,6 +1,7 @@
 /* log.h -- log messages with the rank that prints them. Rank 0 prints everything; the other ranks
  * print only errors, with their place in the grid, so that the same message is not printed by every
- * rank. A process may be told to leave those to another one (log_set_silent).
+ * rank. A process can be told to leave errors that are common to all to another process
+ * (log_set_silent).
  *
  * The log level, the hook that clears the live line and the thread's rank are globals. The rank and
  * its log file are thread-local, because ranks may be threads. */
@@ -19,15 +20,15 @@ LogLevel log_level(void);
  * no prefix if `place` is NULL or "". */
 void log_set_rank(int rank, const char *place);
 int log_rank(void);
-/* Silent: this process leaves errors that all processes of its machine find to another one: those
- * of the command line, the config, the files and the network. It prints others, such as a lack of
- * memory. */
+/* Silent: this process does not print errors that every process of its machine finds, because
+ * another one prints them: errors in the command line, the config, the files and the network. It
+ * prints other errors, such as a lack of memory. */
 void log_set_silent(bool silent);
 const char *log_place(void);
 /* Sets a file to which this thread also writes its messages of every level; NULL: none. */
 void log_set_file(FILE *to);
-/* Sets a file to which all threads of this process write that have set none of their own; NULL:
- * none. For a process with one rank. */
+/* Sets a file to which those threads of this process write that have not set their own; NULL: none.
+ * For a process with one rank. */
 void log_set_process_file(FILE *to);
 /* Returns the file to which this thread writes, or NULL. */
 FILE *log_file(void);
@@ -43,29 +44,28 @@ void log_field(const char *label, const char *fmt, ...) __attribute__((format(pr
 #define log_notice(...)  log_message(LOG_NOTICE, __VA_ARGS__)
 #define log_warning(...) log_message(LOG_WARNING, __VA_ARGS__)
 
-/* Prints one line on stderr, whatever the level and the rank, and to the thread's log file: what
- * explains an error message, or was asked for. Prints nothing where another thread holds the stream
- * for long, or nobody reads it. `ending`: it may be the last line of the program. */
+/* Prints one line that explains an error message, or that was requested, on stderr at every level
+ * and on every rank, and to the thread's log file. Prints nothing to a stream that another thread
+ * holds for long, or that is not read. `ending`: it may be the last line of the program. */
 void log_explain(bool ending, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Takes the stream's lock. Gives up after about half a second and returns false: another thread may
- * hold it, blocked for ever by a reader that does not read. */
+ * hold it, blocked forever because the output is not read. */
 bool log_lock_soon(FILE *to);
-/* Waits at most so many milliseconds until a write of a few KiB to this file descriptor will not
+/* Waits for at most `milliseconds` until a write of a few KiB to this file descriptor will not
  * block. Returns false if it would: a pipe is full, or a terminal is stopped (Ctrl-S). May be
  * called by a signal handler. */
 bool log_can_write(int fd, int milliseconds);
-/* Returns whether a thread waits in a write to stdout or stderr at this moment, because nobody
- * reads there. Only rank 0 prints while the run goes on. Does not wait itself. */
+/* Returns whether a thread is blocked in a write to stdout or stderr at this moment, because the
+ * output is not read. During a run only rank 0 prints. Does not wait itself. */
 bool log_blocked(void);
 /* Prints "kind[code] rank R place: text\n", also to the thread's log file. Does not wait for
- * another thread that holds a stream for long, but waits for the reader of `to`. Used by
- * check.c. */
+ * another thread that holds a stream for long, but waits until `to` is read. Used by check.c. */
 void log_prefixed(FILE *to, const char *kind, int code, const char *fmt, va_list args);
 
 /* Registers the function that is called before a message is printed on `to`, with that stream
- * locked. It makes the message begin on a line of its own, although a live line (progress.h) may be
- * on the terminal. `ending`: the message is an error, which may be the last line of the program. */
+ * locked. It makes the message begin on a new line, although a live line (progress.h) may be on the
+ * terminal. `ending`: the message is an error, which may be the last line of the program. */
 typedef void (*LogMakeRoom)(FILE *to, bool ending);
 void log_set_live_line(LogMakeRoom new_make_room);
 

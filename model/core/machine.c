@@ -50,8 +50,9 @@ static size_t left_of_group(const char *folder, const GroupFiles *files)
     return used < limit ? limit - used : 0;
 }
 
-/* Returns the least of the group `path` below `root` and all groups that contain it. A container
- * may see only the outermost folder, which then is its own group. */
+/* Returns the smallest number of bytes that the group `path` below `root` and the groups that
+ * contain it still allow. A container may see only the outermost folder, which then is its own
+ * group. */
 static size_t left_of_groups(const char *root, const char *path, const GroupFiles *files)
 {
     char *folder = text_format("%s%s", root, path);
@@ -166,8 +167,7 @@ char *machine_json(const Device *device)
     }
     fprintf(f, ", \"cores\": %d", pool_allowed_cores());
     if (device != NULL) fprintf(f, ", \"threads\": %d", pool_threads(device->pool));
-    /* Without /proc the value is 0 instead of missing, so that readers always find the same
-     * keys. */
+    /* Without /proc the value is 0, not missing, so that the object always has the same keys. */
     size_t total = kernel_number("/proc/meminfo", "MemTotal:");
     fprintf(f, ", \"memory\": %zu}", total == SIZE_MAX ? 0 : total * 1024);
     fclose(f);

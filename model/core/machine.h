@@ -11,17 +11,19 @@
 size_t memory_available(void);
 /* Returns whether this process's control groups allow less than the kernel's MemAvailable. */
 bool memory_is_limited(void);
-/* Returns what the control groups allow that the file `groups` lists (/proc/self/cgroup); their
- * folders are below `root`, in version 1 below root/memory. SIZE_MAX: there is no limit. */
+/* Returns how many bytes are still allowed by the control groups that the file `groups` lists
+ * (/proc/self/cgroup). Their folders are below `root`, in version 1 below root/memory. SIZE_MAX:
+ * there is no limit. */
 size_t memory_group_left(const char *groups, const char *root);
 /* Reads a kernel file with lines of the form "key number" and returns the number after `key`. With
- * key "" returns the number of the first line that begins with one. SIZE_MAX if there is none. */
+ * key "" returns the number at the start of the first line that begins with a number. SIZE_MAX if
+ * there is none. */
 size_t kernel_number(const char *path, const char *key);
 /* Writes the CPU's name as the kernel reports it, such as "AMD EPYC 7B13", or "unknown", to buf and
  * returns buf. */
 const char *machine_cpu_model(char *buf, size_t n);
-/* Raises the limit of open files, of this process and of those that it starts, to the most that the
- * system allows. If that fails, opening a file reports it. */
+/* Raises the limit of open files, for this process and its children, to the maximum that the system
+ * allows. A failure is not reported here; opening a file then fails. */
 void raise_limit_of_open_files(void);
 /* Returns a JSON object on one line with CPU, level and BLAS in use, threads, cores, memory,
  * kernel, host name, compiler and commit. `device` may be NULL. The caller frees. */

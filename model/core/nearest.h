@@ -9,8 +9,8 @@ enum { EDIT_FAR = 64 };
 
 /* Returns the number of edits (insert, delete, replace, swap two neighbours) from a to b. */
 int edit_distance(const char *a, const char *b);
-/* Returns how many edits still count as a typing error in this word; fewer for a short word,
- * because two edits can turn it into any other. */
+/* Returns the largest number of edits that counts as a typing error in this word. It is smaller for
+ * short words, because two edits can turn a short word into any other. */
 int edit_tolerance(const char *word);
 
 /* Returns the name nearest to `word` within its tolerance, or NULL if none is near. `rows` has

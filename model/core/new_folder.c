@@ -13,8 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Returns whether there is nothing at `path`, or an empty folder. Files whose names begin with a
- * dot count. */
+/* Returns whether `path` does not exist or is an empty folder. A folder that contains only files
+ * whose names begin with a dot is not empty. */
 static bool is_free(const char *path, char *err, size_t n)
 {
     DIR *dir = opendir(path);

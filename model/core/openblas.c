@@ -6,7 +6,7 @@
  * loads.
  *
  * Each concurrent call needs its own 128 MiB buffer, which OpenBLAS maps when it first needs it. If
- * the system refuses the memory, OpenBLAS retries for ever while holding its lock. So all buffers
+ * the system refuses the memory, OpenBLAS retries forever while holding its lock. So all buffers
  * are mapped here. If the address space is limited, a forked child process tries this first. */
 #include "model/core/openblas.h"
 

@@ -71,7 +71,7 @@ static void take_tasks(Pool *pool, uint64_t generation, int worker)
             continue;
         body(context, task, worker);
         /* Signal with the mutex held. Otherwise the owner could check the count, miss the signal,
-         * and sleep for ever. */
+         * and sleep forever. */
         if (atomic_fetch_add_explicit(&pool->completed, 1, memory_order_acq_rel) + 1 == n_tasks) {
             pthread_mutex_lock(&pool->mutex);
             pthread_cond_signal(&pool->done);

@@ -1,9 +1,9 @@
 /* pool.h -- the thread pool of one rank. A parallel region is a number of independent tasks. Idle
  * threads sleep; none of them spins.
  *
- * Any thread may run any task, so that a busy core does not delay the others. So tasks write to
- * disjoint outputs, and how work is cut into tasks depends only on shapes and on the number of
- * threads. Every run gives the same bits. */
+ * Any thread may run any task, so that a busy core does not delay the others. Tasks write to
+ * disjoint outputs, and the division of work into tasks depends only on shapes and on the number of
+ * threads. So every run gives the same bits. */
 #ifndef MODEL_CORE_POOL_H
 #define MODEL_CORE_POOL_H
 
@@ -52,8 +52,8 @@ void thread_start(pthread_t *thread, void *(*body)(void *), void *context, const
 
 /* Starts a thread in the same way. Returns 0, or the errno value if the system refuses it. */
 int thread_try_start(pthread_t *thread, void *(*body)(void *), void *context);
-/* Starts a thread in the same way that nobody waits for, and that runs until the process ends.
- * Returns false if the system refuses it. */
+/* Starts a thread in the same way, detached: nobody waits for it, and it runs until the process
+ * ends. Returns false if the system refuses it. */
 bool thread_start_detached(void *(*body)(void *), void *context);
 
 /* Takes the mutex. Returns false if it was not free for `seconds` seconds: its owner may never

@@ -28,7 +28,7 @@ void recorder_stop(Recorder *r)
     r->graph = NULL;
 }
 
-/* Returns the number of the stream; where all streams are one, the first. */
+/* Returns the number of the stream; if all streams are the same, the first. */
 static int stream_of(const Recorder *r, Stream stream)
 {
     int s = 0;
@@ -94,7 +94,8 @@ void recorder_wait(Device *device, const Event *event)
     GraphNode node = node_on(device, NODE_WAIT);
     node.wait_stream = event->stream;
     node.wait_point = event->point - r->before[event->stream];
-    /* What was issued before the graph is no part of it, and a stream is in order with itself. */
+    /* No node for a point before the graph began, or for the same stream, which is in order
+     * anyway. */
     if (node.wait_point > 0 && node.wait_stream != node.stream) add(r, &node);
 }
 

@@ -1,12 +1,12 @@
-/* recorder.h -- records what a host puts on the streams of its device as a Graph (graph.h).
+/* recorder.h -- records as a Graph (graph.h) what the host queues on the streams of its device.
  *
  * The device calls of this folder, the op_ functions and the communicators report here what they
- * are given, on every backend: so a device that computes, one that is only counted and one whose
- * kernels are emulated give the same graph for the same calls. Without a recorder a call costs one
- * test of a pointer. A recorder belongs to one device, hence to one rank and its thread.
+ * are given, on every backend. So a real device, a counted device and an emulated device give the
+ * same graph for the same calls. Without a recorder a call costs one test of a pointer. A recorder
+ * belongs to one device, hence to one rank and its thread.
  *
  * Views of a device (device_on) keep the recorder that the device has when they are made. So it is
- * attached as soon as the device is open, and begins and ends to record at any time later. */
+ * attached as soon as the device is open; recording may start and stop at any later time. */
 #ifndef MODEL_CORE_RECORDER_H
 #define MODEL_CORE_RECORDER_H
 
@@ -17,17 +17,17 @@ typedef struct Recorder {
     Graph *graph;                      /* NULL: not recording */
     const void *stream[GRAPH_STREAMS]; /* Stream.impl of the device's streams */
     /* Nodes that have been put on each stream since the recorder was attached, and how many of them
-     * before `graph` was begun. An event keeps such a number (Event.point), so one that was
-     * recorded before the graph began is known to be old. */
+     * before `graph` was begun. An event stores such a number (Event.point), which shows whether it
+     * was recorded before the graph began. */
     int64_t issued[GRAPH_STREAMS], before[GRAPH_STREAMS];
     int64_t action; /* see GraphNode.action */
-    int hidden;     /* > 0: a communicator carries a call, and its own work is not recorded */
+    int hidden; /* > 0: a communicator is carrying out a call, and its own work is not recorded */
 } Recorder;
 
 /* Attaches the recorder to a device that was just opened; it must outlive the device's use. */
 void recorder_attach(Recorder *recorder, Device *device);
-/* From now on nodes are appended to the graph, which is empty ({0} or cleared). Events recorded
- * before have no node to wait for. recorder_stop ends it. */
+/* From now on nodes are appended to the graph, which is empty ({0} or cleared). A wait for an event
+ * recorded before adds no node. recorder_stop ends recording. */
 void recorder_start(Recorder *recorder, Graph *graph);
 void recorder_stop(Recorder *recorder);
 /* Sets the action that issues the following nodes; -1: none. */
@@ -44,10 +44,10 @@ static inline bool recorder_is_on(const Recorder *recorder)
 {
     return recorder && recorder->graph && recorder->hidden == 0;
 }
-/* Adds an op: fills in the kind, the stream and what else all nodes have. */
+/* Adds an op: fills in the kind, the stream and the other fields that all nodes have. */
 void recorder_op(Device *device, const GraphNode *op);
 void recorder_copy(Device *device, Tensor x);
-/* Notes in the event which point of which stream it stands for. */
+/* Stores in the event the stream and the point of that stream that it stands for. */
 void recorder_event(Device *device, Event *event);
 void recorder_wait(Device *device, const Event *event);
 
@@ -68,17 +68,17 @@ typedef struct {
  * all but the first are `joined`. Does nothing if `on` is NULL (a host call) or has no recorder. */
 void recorder_collective(RecordedCalls *calls, Device *on, const GraphGroup *group, int verb,
                          Tensor x);
-/* Adds a message to or from rank `peer` of the group: a node of its own or, in a group of calls,
- * part of the one node that recorder_group_end adds. All messages of a group of calls are on the
- * same stream. */
+/* Adds a message to or from rank `peer` of the group: a separate node or, in a group of calls, part
+ * of the one node that recorder_group_end adds. All messages of a group of calls are on the same
+ * stream. */
 void recorder_message(RecordedCalls *calls, Device *on, const GraphGroup *group, bool send,
                       int peer, Tensor x);
 void recorder_group_begin(RecordedCalls *calls);
 void recorder_group_end(RecordedCalls *calls);
 
-/* Between the two nothing is recorded: a transport may copy, sum and wait to carry a call that is
- * recorded already. NULL does nothing. comm.c encloses every call of a transport, with the recorder
- * of `on` or, in comm_group_end, calls->recorder. */
+/* Between recorder_hide and recorder_show nothing is recorded: to carry out a call that is already
+ * recorded, a transport may copy, sum and wait. NULL is ignored. comm.c encloses every call of a
+ * transport, with the recorder of `on` or, in comm_group_end, calls->recorder. */
 static inline void recorder_hide(Recorder *recorder)
 {
     if (recorder) recorder->hidden++;

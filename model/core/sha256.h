@@ -1,5 +1,5 @@
-/* sha256.h -- SHA-256 (FIPS 180-4) and HMAC-SHA256 (RFC 2104), by which ranks of several machines
- * prove to each other that they know a secret. Written for short messages: nothing here is fast. */
+/* sha256.h -- SHA-256 (FIPS 180-4) and HMAC-SHA256 (RFC 2104), with which ranks on several machines
+ * prove to each other that they know a secret. Written for short messages, not for speed. */
 #ifndef MODEL_CORE_SHA256_H
 #define MODEL_CORE_SHA256_H
 
@@ -15,7 +15,7 @@ void sha256(const void *data, size_t bytes, unsigned char digest[SHA256_BYTES]);
 /* The same in pieces: begin, add each piece, end. */
 typedef struct {
     uint32_t state[8];
-    uint64_t bytes; /* that were added */
+    uint64_t bytes; /* number of bytes added so far */
     unsigned char block[SHA256_BLOCK_BYTES];
 } Sha256;
 void sha256_begin(Sha256 *s);
@@ -23,12 +23,12 @@ void sha256_add(Sha256 *s, const void *data, size_t bytes);
 void sha256_end(Sha256 *s, unsigned char digest[SHA256_BYTES]);
 
 /* Writes the authentication code of data[0..bytes) under the key to mac. A key of any length is
- * allowed; one that is longer than a block counts as its hash. */
+ * allowed; a key longer than a block is replaced by its hash. */
 void hmac_sha256(const void *key, size_t key_bytes, const void *data, size_t bytes,
                  unsigned char mac[SHA256_BYTES]);
 
 /* Returns whether a[0..n) and b[0..n) are equal. The time does not depend on where they differ, so
- * that nobody finds out a code byte by byte. */
+ * that nobody can find out a code byte by byte from timing. */
 bool same_bytes(const void *a, const void *b, size_t n);
 
 #endif

@@ -8,8 +8,8 @@ typedef struct {
     char **item;
 } StringList;
 
-/* Appends a copy of the string, to an empty list or one to which only this function has appended.
- */
+/* Appends a copy of the string. The list must be empty, or all its items must have been appended by
+ * this function. */
 void string_list_add(StringList *list, const char *item);
 /* Frees the items and leaves an empty list. Not for lists that do not own their items. */
 void string_list_free(StringList *list);

@@ -32,7 +32,7 @@ int temporary_hold(const char *path)
     return -1;
 }
 
-/* Removes a file or folder unless somebody holds it. */
+/* Removes a file or folder unless a process has locked it. */
 static void remove_left(const FsOps *fs, const char *path)
 {
     char err[512];
@@ -54,8 +54,8 @@ static const char *find_ending(const char *name)
     return last && temporary_ending(last) ? last : NULL;
 }
 
-/* Removes what has a temporary name in `folder`, which ends with a slash: those of the file or
- * folder called `name`, or all if it is NULL. */
+/* Removes files and folders with temporary names in `folder`, a path that ends with a slash: those
+ * for the file or folder called `name`, or all if `name` is NULL. */
 static void sweep(const FsOps *fs, const char *folder, const char *name)
 {
     struct dirent **entry;

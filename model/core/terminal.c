@@ -12,8 +12,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-/* HANG: the indentation of further lines of a message without a label. LABEL: the text after a
- * label begins at this column or before. */
+/* HANG: the indentation of further lines of a message without a label. LABEL: the largest column at
+ * which the text after a label begins. */
 enum { USUAL = 80, LEAST = 40, MOST = 140, HANG = 4, LABEL = 16 };
 
 bool terminal_is(FILE *to)
@@ -47,8 +47,8 @@ bool terminal_colours(void)
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* Returns the column at which further lines of the message begin. *head, at first 0, becomes the
- * length of a label or of an indentation in its place. */
+/* Returns the column at which further lines of the message begin. Sets *head, at first 0, to the
+ * length of the label, or of the indentation if there is no label. */
 static int indent_of(const char *text, size_t *head)
 {
     size_t before = strspn(text, " ");

@@ -74,8 +74,8 @@ size_t text_cut(const char *text, int columns)
 
 /* ---- commands in a message ------------------------------------------------------------------- */
 
-/* How a command begins that users paste, and how many words after that are part of it in any case:
- * names of subcommands look like words of the sentence around them. */
+/* How commands that users paste begin, and how many of the following words always belong to the
+ * command: names of subcommands look like words of the surrounding sentence. */
 static const struct {
     const char *begin;
     int names;
@@ -116,8 +116,8 @@ static bool is_argument(const char *word, const char *end)
     return *word == '-' || strcspn(word, marks) < (size_t)(end - word);
 }
 
-/* Returns the end of the command at p. It ends before a word of the sentence, before two spaces,
- * and after a sign of punctuation at the end of a word. */
+/* Returns the end of the command at p. It ends before a word that is not an argument, before two
+ * spaces, and after a punctuation mark at the end of a word. */
 static const char *end_of_command(const char *p, int names)
 {
     bool option = false; /* the last word is an option, and its value may follow */
@@ -141,8 +141,8 @@ typedef struct {
     Wrap wrap;
 } Line;
 
-/* Looks for a command that begins at p. Returns its end if it has to stay in one line, else p.
- * `alone`: nothing before it could be left on the line that it would overflow. */
+/* Looks for a command that begins at p. Returns its end if it must stay on one line, else p.
+ * `alone`: there is no text before it that could stay on the previous line. */
 static const char *keep_command(Line *l, const char *p, bool alone)
 {
     int names;
@@ -156,7 +156,7 @@ static const char *keep_command(Line *l, const char *p, bool alone)
 /* Returns whether the space at p is a better end of a line than other spaces. */
 static bool is_preferred(const Line *l, const char *p)
 {
-    /* An option and its value belong together. */
+    /* An option and its value stay on one line. */
     if (p < l->command_end) return p[1] == '-';
     bool two_spaces = p[1] == ' ' || p[-1] == ' ';
     if (l->wrap == WRAP_FIGURES) return two_spaces || strchr(",:;", p[-1]) != NULL;
@@ -169,14 +169,14 @@ static const char *end_of_line(Line *l)
 {
     enum { BACKSLASH = 2 }; /* and a space before it */
     const char *good = NULL, *any = NULL, *p = l->at, *end = p + strlen(p);
-    const char *first = p + strspn(p, " "); /* the indentation is no place to break */
-    const char *whole = p;                  /* nor is any place before this one */
+    const char *first = p + strspn(p, " "); /* do not break inside the indentation */
+    const char *whole = p;                  /* nor anywhere before this place */
     int columns = 0;
     while (*p && *p != '\n') {
         bool was_inside = p < l->command_end;
         if (p >= whole && !was_inside) whole = keep_command(l, p, any == NULL);
         bool inside = p < l->command_end;
-        /* A command that is longer than a line begins on a line of its own. */
+        /* A command that is longer than a line begins on a new line. */
         if (inside && !was_inside && any) {
             l->command_end = l->text;
             return any;

@@ -11,9 +11,8 @@
  * WRAP_PROSE: at any space. WRAP_FIGURES: the same, but preferably at two spaces in a row, or after
  * a comma, colon or semicolon. WRAP_HARD: like WRAP_PROSE, but breaks words that are too long.
  * WRAP_MESSAGE: at any space, but preferably at two in a row; and a command such as "./train eval
- * out/demo" stays in one line.
- * If it is longer than a line, it is folded between its words, each line but the last ending with a
- * backslash, so that it can still be pasted into a shell. */
+ * out/demo" stays on one line. A command longer than a line is folded between its words, each line
+ * but the last ending with a backslash, so that it can still be pasted into a shell. */
 typedef enum { WRAP_PROSE, WRAP_FIGURES, WRAP_HARD, WRAP_MESSAGE } Wrap;
 
 /* Lines have at most `columns` columns. The first one starts after `used` columns, and the others

@@ -24,8 +24,8 @@ static bool find_below(const char *prefix, const char *file, char *path, size_t 
     return any;
 }
 
-/* Looks in the packages of the first python3 in PATH. In a virtual environment this is a link,
- * whose own folder says where the packages are. */
+/* Looks in the packages of the first python3 in PATH. In a virtual environment this is a link; the
+ * packages are found from the folder of the link, not of its target. */
 static bool find_beside_python(const char *file, char *path, size_t n)
 {
     const char *given = getenv("PATH");
@@ -42,7 +42,7 @@ static bool find_beside_python(const char *file, char *path, size_t n)
     return any;
 }
 
-/* Looks below a folder that a variable of the environment names. */
+/* Looks below the folder that an environment variable names. */
 static bool find_in_variable(const char *variable, const char *ending, const char *file, char *path,
                              size_t n)
 {

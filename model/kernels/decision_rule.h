@@ -40,13 +40,13 @@ static HOST_DEVICE inline void scale_advance(StepState *state, const StepConstan
 
 /* ---- spikes ---------------------------------------------------------------------------------- */
 
-/* A spike is a loss above median + spike_deviations x deviation, where the median is that of the
- * last LOSS_WINDOW finite losses of updates, and the deviation is the median of their distances
- * from it, times 1.4826, which makes it the standard deviation if losses are normally distributed.
- * It is at least LOSS_FLOOR of the median: losses that hardly differ from each other, as those of a
- * small learning rate, would make a spike of any rise. A loss that is not finite is a spike, too.
- * The median of n numbers is the one with n / 2 before it in ascending order, so it is always one
- * of them. */
+/* A spike is a loss above median + spike_deviations x deviation. The median is taken over the last
+ * LOSS_WINDOW finite losses of updates. The deviation is the median of their distances from it,
+ * times 1.4826, which makes it the standard deviation if losses are normally distributed. The
+ * deviation is at least LOSS_FLOOR times the median: with losses that hardly differ, for example at
+ * a small learning rate, any rise would otherwise be a spike. A loss that is not finite is a spike,
+ * too. The median of n numbers is the one with n / 2 before it in ascending order, so it is always
+ * one of them. */
 #define LOSS_FLOOR 0x1p-8
 
 /* Returns the median of x[0..n), n > 0, or of their distances from *around if that is not NULL. In
@@ -66,7 +66,7 @@ static HOST_DEVICE inline double losses_median(const double *x, int64_t n, const
     return 0.0; /* not reached: all losses are finite */
 }
 
-/* Finds out whether the decision's loss is a spike. */
+/* Determines whether the decision's loss is a spike, and sets its fields about it. */
 static HOST_DEVICE inline void spike_find(StepDecision *decision, const StepState *state,
                                           const StepConstants *constants)
 {
@@ -74,8 +74,8 @@ static HOST_DEVICE inline void spike_find(StepDecision *decision, const StepStat
     double deviations = constants->spike_deviations, loss = decision->loss;
     if (n > LOSS_WINDOW) n = LOSS_WINDOW;
     if (!(deviations > 0.0) || n < LOSS_WINDOW_LEAST) return;
-    /* A loss that is not far enough above the median for a deviation of the floor is none. This
-     * takes one pass, and ends the search in almost all steps. */
+    /* A loss that is not far enough above the median even for the smallest possible deviation is no
+     * spike. This test takes one pass, and is enough in almost all steps. */
     for (int64_t i = 0; i < n; i++) {
         double x = state->losses[i];
         below += !(loss <= x + deviations * (LOSS_FLOOR * x));
@@ -90,7 +90,7 @@ static HOST_DEVICE inline void spike_find(StepDecision *decision, const StepStat
     decision->deviation = deviation;
 }
 
-/* Adds the loss of an update to those that later ones are compared with. */
+/* Adds the loss of an update to the window with which later losses are compared. */
 static HOST_DEVICE inline void losses_add(StepState *state, double loss)
 {
     if (!isfinite(loss)) return;
@@ -103,8 +103,9 @@ static HOST_DEVICE inline void losses_add(StepState *state, double loss)
 /* Decides on a step from its sums and advances the state. lr[0 .. updates) is the table described
  * at op_step_decide. Samples, tokens and steps are counted even if the update is skipped, and steps
  * = updates + skipped. skips_in_row counts the non-finite steps since the last update, and
- * spikes_in_row the spikes: a step without any target is also skipped, but is no sign of
- * divergence. Gradients that are not finite and skip the update are no spike, whatever the loss. */
+ * spikes_in_row the spikes. A step without any target is also skipped but is in neither count,
+ * because it is no sign of divergence. A step that is skipped because of non-finite gradients is
+ * not a spike, whatever its loss. */
 static HOST_DEVICE inline StepDecision decision_rule(StepState *state, const StepStats *stats,
                                                      const double *lr, int64_t updates,
                                                      const StepConstants *constants)

@@ -2,7 +2,8 @@
  * optimizers. */
 #include "model/kernels/op_specs.h"
 
-/* Describes the losses of logits of which this rank has the columns from c->first on. */
+/* Describes the operands of the loss ops for logits of which this rank has the columns from
+ * c->first on. */
 static int cut_loss_operands(const OpCase *c, OperandSpec *s)
 {
     /* The bound is the same as for the whole vocabulary. */

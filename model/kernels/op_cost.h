@@ -1,5 +1,5 @@
-/* op_cost.h -- what a call of an op costs in arithmetic and memory traffic, from its arguments:
- * for graphs of a step (model/core/graph.h). */
+/* op_cost.h -- computes the arithmetic and the memory traffic of a call of an op from its
+ * arguments, for the graph of a step (model/core/graph.h). */
 #ifndef MODEL_KERNELS_OP_COST_H
 #define MODEL_KERNELS_OP_COST_H
 
@@ -11,16 +11,16 @@ typedef struct {
     int64_t m, n, k;
     /* Multiplications and additions of matrix products and of attention; other ops: 0. Attention
      * counts the pairs of query and key that the causal mask allows, in two products forward and in
-     * five backward (one recomputes the scores). The host does not know the keys that first_key
-     * excludes, so they count. */
+     * five backward (one recomputes the scores). Keys that first_key excludes are counted, because
+     * the host does not know them. */
     double flops;
-    /* Memory traffic if nothing is read or written twice: the tensors' elements, read or written
-     * once, those that are read and written (`+=`, in place) twice. Of a table whose rows are
-     * picked by indices, at most one row per index. Records of a step (StepState ...) count only
-     * in op_step_decide. */
+    /* Smallest possible memory traffic: each element of a tensor counts once if it is read or
+     * written, and twice if it is read and written (`+=`, in place). For a table whose rows are
+     * selected by indices, at most one row per index counts. Records of a step (StepState ...)
+     * count only in op_step_decide. */
     int64_t bytes;
-    /* Of `bytes`, those of an update's masters and slots in host memory, which are read and
-     * written; other ops: 0. */
+    /* The part of `bytes` that reads and writes an update's master weights and optimizer slots in
+     * host memory; other ops: 0. */
     int64_t host_bytes;
 } OpCost;
 

@@ -1,5 +1,5 @@
-/* op_record.h -- tells a device's recorder (model/core/recorder.h) of calls of ops. Private to the
- * op_ functions. */
+/* op_record.h -- reports calls of ops to a device's recorder (model/core/recorder.h). Private to
+ * the op_ functions. */
 #ifndef MODEL_KERNELS_OP_RECORD_H
 #define MODEL_KERNELS_OP_RECORD_H
 

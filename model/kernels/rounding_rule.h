@@ -1,6 +1,6 @@
 /* rounding_rule.h -- stochastic rounding of f32 to bf16, shared by all backends: how the random
- * bits of an element are drawn, and how they round it. Weights without master copies are rounded
- * so, and AdamW's averages of squares.
+ * bits of an element are drawn, and how they round it. It is used for weights without master copies
+ * and for AdamW's averages of squares.
  *
  * Sources: Zamirai, Zhang, Aberger, De Sa, "Revisiting BFloat16 Training", arXiv:2010.06192, and
  * Ozkara, Yu, Park, "Stochastic Rounding for LLM Training", arXiv:2502.20566. Weights in bf16
@@ -30,8 +30,8 @@ enum { ROUNDING_BLOCK = 8 };
 #define ROUNDING_ELEMENTS ((int64_t)ROUNDING_BLOCK << 32)
 
 /* Returns the stream of the random bits with which a parameter's average of squares is rounded,
- * given that of its weights. It differs from every stream that the name of a parameter gives,
- * unless two names have hashes that differ by this number, which is 2^64 / the golden ratio. */
+ * given that of its weights. It differs from the streams of all weights, unless the hashes of two
+ * parameter names differ by exactly this number, 2^64 / the golden ratio. */
 static HOST_DEVICE inline uint64_t rounding_square_stream(uint64_t stream)
 {
     return stream ^ 0x9e3779b97f4a7c15u;

@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* LOSS_WINDOW: the losses that a new one is compared with. LOSS_WINDOW_LEAST: how many there must
- * be at least; before, no loss is a spike. */
+/* LOSS_WINDOW: number of earlier losses with which a new one is compared. LOSS_WINDOW_LEAST: while
+ * there are fewer earlier losses, no loss is a spike. */
 enum { LOSS_WINDOW = 64, LOSS_WINDOW_LEAST = 16 };
 
 /* The state of a run besides weights and optimizer slots; part of every checkpoint. It is kept on
@@ -32,11 +32,11 @@ typedef struct {
     int64_t spikes;   /* steps whose loss was a spike (decision_rule.h) */
     int64_t spikes_in_row;  /* spikes that were skipped since the last update */
     int64_t skipped_tokens; /* tokens of the steps without an update */
-    /* How many samples the run has left out of its data so far, and how often it went back to a
-     * checkpoint for it: its next sample is number samples + data_offset. */
+    /* How many samples of its data the run has skipped so far, and how often it has returned to a
+     * checkpoint to do so. Its next sample is number samples + data_offset. */
     int64_t data_offset, rollbacks;
-    /* The losses of the last LOSS_WINDOW updates: that of update u, counted from 0 over all finite
-     * ones, is losses[u % LOSS_WINDOW]. Places that are not used yet are 0. */
+    /* The losses of the last LOSS_WINDOW updates: the loss of update u (counted from 0, finite
+     * losses only) is losses[u % LOSS_WINDOW]. Places that are not used yet are 0. */
     int64_t n_losses;
     double losses[LOSS_WINDOW];
 } StepState;
@@ -60,8 +60,8 @@ typedef struct {
     double loss;       /* mean nats per target */
     double loss_scale; /* loss scale used in this step */
     int64_t spike;     /* 1: the loss is a spike */
-    /* Of a spike, otherwise 0: the median of the losses before it, and what counts as one deviation
-     * from it. */
+    /* For a spike, otherwise 0: the median of the losses before it, and the size of one
+     * deviation. */
     double median, deviation;
 } StepDecision;
 
@@ -69,7 +69,8 @@ typedef struct {
 typedef struct {
     double max_norm;        /* 0: no clipping */
     double nominal_targets; /* batch x T: the loss and its gradients are divided by this number */
-    int64_t summed_ranks; /* the gradients are this many times those of the mean loss; 0: 1 time */
+    int64_t summed_ranks;   /* the gradients are the gradients of the mean loss times this number; 0
+                               means 1 */
     int64_t samples, tokens; /* consumed per step */
     bool skip_nonfinite; /* skip updates with non-finite gradients; false only if the user disabled
                             the check */
@@ -79,8 +80,8 @@ typedef struct {
     int64_t scale_window;        /* good steps after which the scale doubles */
     int64_t hysteresis;          /* overflows until the scale halves */
     double min_scale;
-    /* A loss is a spike if it is more than so many deviations above the median of those before it;
-     * 0: none is. */
+    /* A loss is a spike if it is more than this number of deviations above the median of earlier
+     * losses; 0: no loss is a spike. */
     double spike_deviations;
     bool skip_spikes; /* a spike skips the update */
 } StepConstants;

@@ -20,7 +20,7 @@ int64_t param_part_first(const Param *param, const GridPlace *at)
     return part * param->local[1] * (param->tp_dim == 0 ? param->local[0] : 1);
 }
 
-/* Returns how many elements of this rank's part are logical, that is not padding. Padding rows are
+/* Returns how many elements of this rank's part are logical, that is, not padding. Padding rows are
  * the last rows of the whole parameter, so they are also the last of a part. */
 static int64_t logical_elements(const Param *p, const GridPlace *at)
 {

@@ -14,8 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How the ranks of a tensor-parallel group compute the gradient of a row, and which sum over the
- * ranks it needs. */
+/* How the ranks of a tensor-parallel group compute the gradient of a row, and whether it must be
+ * summed over the ranks. */
 typedef enum {
     TP_GRAD_CUT,           /* each rank has its own part: nothing to sum */
     TP_GRAD_WHOLE,         /* every rank computes the whole, equal gradient; not used yet */
@@ -114,15 +114,14 @@ int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *s
 void param_table_layout(ParamTable *table);
 void param_table_free(ParamTable *table);
 
-/* Return the number of logical elements of one row, and of all rows. */
+/* Return the number of logical (not padding) elements of one row, and of all rows. */
 int64_t param_count(const Param *param);
 int64_t param_table_count(const ParamTable *table);
 
-/* Decides which rank counts a row, for the gradient norm and for checkpoints. Returns true for
- * exactly one of the ranks that hold the same part of row `param`: the first rank of a
+/* Returns whether this rank counts its part of row `param` in the gradient norm and writes it to
+ * checkpoints. True for exactly one of the ranks that hold the same part: the first rank of a
  * tensor-parallel group if the row is not split, the first of the ranks that share a kv head, and
- * the first of the stages that hold the unit. `at` is the asking rank's place in a grid of
- * `size`. */
+ * the first of the stages that hold the unit. `at` is this rank's place in a grid of `size`. */
 bool param_owned_here(const ParamTable *table, int param, const GridPlace *size,
                       const GridPlace *at);
 

@@ -4,15 +4,15 @@
  * Within a region, each rank of the tensor-parallel group works on its own part of the weights;
  * outside, all ranks have the same activations. The two borders are Megatron-LM's conjugate
  * operators f and g (arXiv:1909.08053, fig. 3), and each has a transpose for backward. Without
- * tensor parallelism they do nothing. There the layers need not call region_exit_forward: a product
- * at the end of a region adds the residual stream itself. Implemented by parallel/grid/tp.c.
+ * tensor parallelism they do nothing. Layers may then skip region_exit_forward: the product at the
+ * end of the region adds the residual stream itself. Implemented by parallel/grid/tp.c.
  *
  * With sequence parallelism (Korthikanti et al., arXiv:2205.05198), the rows of the residual stream
  * are split between regions: each rank has the part-th of `parts` equal parts. Entering a region
  * gathers the rows; leaving it scatters their sum. So tensors of the stream have 1 / parts of the
- * rows of tensors in the region. At a border, the stream's tensor may be this rank's rows of the
- * region's tensor, but the two must not overlap otherwise. Without sequence parallelism, dst is src
- * at every border.
+ * rows of tensors in the region. At a border, the stream's tensor may be a view of this rank's rows
+ * in the region's tensor; otherwise the two must not overlap. Without sequence parallelism, dst is
+ * src at every border.
  *
  * Tensors are (rows, C) in the storage type. dst is written (=) on the compute stream, except by
  * region_enter_backward. */
@@ -30,7 +30,8 @@ typedef struct {
     void (*reduce)(void *self, Tensor x, ReduceOp op);
     void (*gather)(void *self, Tensor whole, Tensor part);
     void *self;
-    int64_t parts, part; /* of the stream's rows; 1 and 0 without sequence parallelism */
+    int64_t parts, part; /* the stream's rows are split into `parts`, of which this rank has number
+                            `part`; 1 and 0 without sequence parallelism */
 } Region;
 
 /* Entry, f: sets dst (in the region) to src (of the stream), complete on every rank of the
@@ -80,7 +81,7 @@ static inline void region_gather(const Region *region, Tensor whole, Tensor part
     region->gather(region->self, whole, part);
 }
 
-/* Returns this rank's rows of a tensor that has all rows, such as positions. */
+/* Returns a view of this rank's rows of a tensor that has all rows, such as positions. */
 static inline Tensor region_rows(const Region *region, Tensor whole)
 {
     int64_t rows = whole.dim[0] / region->parts;

@@ -36,7 +36,8 @@ typedef struct {
     /* Pipeline buffers for its input and output: activations, or for backward their gradients;
      * -1 where the model begins or ends. */
     int in, out;
-    /* ACT_EXCHANGE: a group of transfers that run together, as a range of the schedule's list. */
+    /* ACT_EXCHANGE: a group of transfers that run together: a range of the schedule's list of
+     * transfers. */
     int transfer, n_transfers;
 } Action;
 
@@ -44,7 +45,7 @@ typedef struct {
  * stream's shape and the storage type: `in` is the output of the layers before this part; `out` is
  * written (=) and read by the layers after it; dout is the gradient of out; din is written (=) with
  * the gradient of in. They are absent where the model begins or ends. After the call returns, the
- * caller may use them again (in compute stream order). */
+ * caller may reuse them (in compute stream order). */
 typedef struct {
     void (*forward)(void *self, const Action *action, Tensor in, Tensor out);
     void (*backward)(void *self, const Action *action, Tensor dout, Tensor din);

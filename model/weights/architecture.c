@@ -1,4 +1,5 @@
-/* architecture.c -- implements architecture.h: architectures and this program's configs. */
+/* architecture.c -- implements architecture.h: converts between architectures and this program's
+ * configs. */
 #include "model/weights/architecture.h"
 
 #include "model/core/check.h"
@@ -50,7 +51,7 @@ static void print_model(FILE *to, const Architecture *a)
     print_number(to, "norm_epsilon", a->norm_epsilon);
     print_number(to, "initializer_range", a->initializer_range);
     fprintf(to, ", \"bias\": %s", truth(gpt2));
-    /* Both follow `bias` if they are not given. */
+    /* Both are derived from `bias` if they are not given. */
     if (strcmp(a->attention_bias, gpt2 ? "all" : "none") != 0)
         fprintf(to, ", \"attention_bias\": \"%s\"", a->attention_bias);
     if (a->mlp_bias != gpt2) fprintf(to, ", \"mlp_bias\": %s", truth(a->mlp_bias));
@@ -68,7 +69,7 @@ static void print_model(FILE *to, const Architecture *a)
     fputs("},\n", to);
 }
 
-/* Length of the sequences in training and evaluation, unless the model takes only shorter ones. */
+/* Sequence length in training and evaluation, unless the model accepts only shorter ones. */
 enum { USUAL_LENGTH = 1024 };
 
 char *architecture_config(const Architecture *a, DType dtype, const char *tokenizer)
@@ -101,7 +102,7 @@ char *architecture_config(const Architecture *a, DType dtype, const char *tokeni
 
 /* ---- from a config --------------------------------------------------------------------------- */
 
-/* Appends the key, its value and what it would have to be, unless `fits`. */
+/* Unless `fits`, appends the key, its value and the value that it would need. */
 static void require(FILE *to, bool fits, const char *key, const char *is, const char *needed)
 {
     if (fits) return;

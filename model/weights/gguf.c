@@ -8,7 +8,7 @@
 
 enum { VERSION = 3 };
 
-/* Returns the number by which a file names a type. */
+/* Returns the number of a type in GGUF files. */
 static uint32_t type_number(DType dtype)
 {
     return dtype == F32 ? 0 : dtype == F16 ? 1 : 30;
@@ -26,8 +26,8 @@ static int64_t tensor_bytes_of(const GgufTensor *t)
 
 /* ---- what fits ------------------------------------------------------------------------------- */
 
-/* Where merges join characters, a file has a score for each token instead of merges (gguf_keys.c).
- * It gives the same order if all merges that make a token are neighbours. */
+/* If merges join characters, a file has a score for each token instead of merges (gguf_keys.c).
+ * This gives the same order if all merges that make the same token are adjacent. */
 static bool merges_fit(const Tokenizer *t)
 {
     bool space, fits = true;

@@ -1,9 +1,9 @@
 /* gguf.h -- writes GGUF files (version 3), which llama.cpp and programs built on it read: metadata,
- * tokenizer and weights of a model in one file. Nothing here reads them.
+ * tokenizer and weights of a model in one file. This program does not read them.
  *
  * All numbers are little-endian. The file is "GGUF", a version, the numbers of tensors and of keys;
  * the keys with their values; for each tensor its name, shape (innermost dimension first), type and
- * offset; then, aligned to GGUF_ALIGNMENT like each tensor, the data. */
+ * offset; then the data. The data and each tensor in them are aligned to GGUF_ALIGNMENT. */
 #ifndef MODEL_WEIGHTS_GGUF_H
 #define MODEL_WEIGHTS_GGUF_H
 
@@ -14,18 +14,18 @@
 enum { GGUF_ALIGNMENT = 32 };
 
 typedef struct {
-    const char *name; /* of the model, for people */
+    const char *name; /* the model's name, for people */
     const Architecture *model;
-    const Tokenizer *tokenizer; /* NULL: the file says that it has none */
+    const Tokenizer *tokenizer; /* NULL: the file states that it has none */
     int32_t bos, eos;           /* ids of the tokens that begin and end a text; -1: none */
-    /* Type of the matrices: F32, F16 or BF16. Vectors and the position table are f32, because the
-     * programs that read them compute with no other type. */
+    /* Type of the matrices: F32, F16 or BF16. Vectors and the position table are f32, because
+     * programs that read the file support no other type for them. */
     DType dtype;
 } GgufModel;
 
-/* Returns whether a GGUF file can hold the model so that programs compute the same with it: its
- * architecture is gpt2, llama, qwen2 or qwen3, and what belongs to it fits. If not, sets `err` to
- * the key that is in the way and to what it would have to be. */
+/* Returns whether a GGUF file can represent the model so that other programs compute the same: its
+ * architecture is gpt2, llama, qwen2 or qwen3, and its other properties fit. If not, sets `err` to
+ * the key that does not fit and the value that it would need. */
 bool gguf_fits(const GgufModel *model, char *err, size_t n);
 /* Writes the source's weights to the file `path`, atomically. The model must fit. *bytes is set to
  * the size of the file, and *overflows to the number of finite weights that became infinite.

@@ -1,4 +1,5 @@
-/* gguf_keys.c -- the metadata of a GGUF file: what the model is, and its tokenizer. See gguf.h. */
+/* gguf_keys.c -- writes the metadata of a GGUF file: the model's properties and its tokenizer. See
+ * gguf.h. */
 #include "model/core/check.h"
 #include "model/weights/gguf_parts.h"
 
@@ -80,13 +81,13 @@ void gguf_bytes_free(GgufBytes *b)
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
-/* Returns what llama.cpp calls a file whose matrices have this type (general.file_type). */
+/* Returns llama.cpp's number for a file whose matrices have this type (general.file_type). */
 static int64_t file_type(DType dtype)
 {
     return dtype == F32 ? 0 : dtype == F16 ? 1 : 32;
 }
 
-/* A key that begins with the name of the architecture. */
+/* Appends a key that begins with the name of the architecture. */
 static void arch_u32(GgufBytes *b, const Architecture *m, const char *key, int64_t value)
 {
     char *full = text_format("%s.%s", architecture_name(m->kind), key);
@@ -123,7 +124,7 @@ static TokenKind kind_of(const Tokenizer *t, int64_t id)
     return id < tokenizer_vocab_size(t) ? tokenizer_kind(t, (int32_t)id) : TOKEN_UNUSED;
 }
 
-/* Rows of the token table that no token uses need a name of their own all the same. */
+/* Rows of the token table without a token also need a unique name. */
 static void put_tokens(GgufBytes *b, const Tokenizer *t, int64_t vocab)
 {
     gguf_key_array(b, "tokenizer.ggml.tokens", GGUF_STRING, vocab);
@@ -153,8 +154,8 @@ static void put_merges(GgufBytes *b, const Tokenizer *t)
     }
 }
 
-/* Where merges join characters, programs find the next pair by the score of the token that it
- * makes: the highest first. So a token's score is that of its merges' place in the order. */
+/* If merges join characters, programs choose the next pair by the score of the token that it makes,
+ * the highest first. So a token's score is the negative position of its merges. */
 static void put_scores(GgufBytes *b, const Tokenizer *t, int64_t vocab)
 {
     int64_t merges = tokenizer_merge_count(t);
@@ -175,8 +176,8 @@ static void tokenizer_keys(GgufBytes *b, const GgufModel *model)
         gguf_key_string(b, "tokenizer.ggml.model", "none");
         return;
     }
-    /* "gpt2" is byte-level BPE of every kind, and `pre` tells how it splits text into words.
-     * "llama" joins characters. */
+    /* "gpt2" means byte-level BPE of every kind; `pre` is the pattern that splits text into words.
+     * "llama" means that merges join characters. */
     bool characters = tokenizer_joins_characters(t, &space);
     gguf_key_string(b, "tokenizer.ggml.model", characters ? "llama" : "gpt2");
     gguf_key_string(b, "tokenizer.ggml.pre", characters ? "default" : tokenizer_pattern_name(t));
@@ -189,8 +190,8 @@ static void tokenizer_keys(GgufBytes *b, const GgufModel *model)
     }
     if (model->bos >= 0) gguf_key_u32(b, "tokenizer.ggml.bos_token_id", model->bos);
     if (model->eos >= 0) gguf_key_u32(b, "tokenizer.ggml.eos_token_id", model->eos);
-    /* Training and `generate` put a token before a text if the tokenizer says so, and none after a
-     * prompt. Without these keys llama.cpp decides by the name of the pattern. */
+    /* Training and `generate` put a token before a text if the tokenizer asks for it, and none
+     * after a prompt. Without these keys, llama.cpp would decide by the name of the pattern. */
     gguf_key_bool(b, "tokenizer.ggml.add_bos_token", tokenizer_begin_of_text(t) >= 0);
     gguf_key_bool(b, "tokenizer.ggml.add_eos_token", false);
 }

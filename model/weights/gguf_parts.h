@@ -16,7 +16,7 @@ typedef enum {
     GGUF_ARRAY = 9
 } GgufType;
 
-/* Bytes of a file's header that grow as they are written; {0} is empty. */
+/* A buffer for a file's header, which grows as it is written; {0} is empty. */
 typedef struct {
     unsigned char *data;
     size_t count, capacity;
@@ -32,13 +32,13 @@ void gguf_key_u32(GgufBytes *b, const char *key, int64_t value);
 void gguf_key_f32(GgufBytes *b, const char *key, double value);
 void gguf_key_bool(GgufBytes *b, const char *key, bool value);
 void gguf_key_string(GgufBytes *b, const char *key, const char *value);
-/* Appends a key whose value is an array; the caller then puts its `count` elements. */
+/* Appends a key whose value is an array; the caller then appends its `count` elements. */
 void gguf_key_array(GgufBytes *b, const char *key, GgufType type, int64_t count);
 void gguf_bytes_free(GgufBytes *b);
 
 /* ---- the metadata ---------------------------------------------------------------------------- */
 
-/* Appends all keys: of the model, then of the tokenizer. */
+/* Appends all keys: those of the model, then those of the tokenizer. */
 void gguf_keys(GgufBytes *b, const GgufModel *model);
 
 /* ---- the tensors ----------------------------------------------------------------------------- */
@@ -51,7 +51,8 @@ typedef struct {
     DType dtype;
     int64_t rows, cols; /* cols 0: a vector */
     int part[GGUF_MOST_PARTS], n_parts;
-    /* Not 0: the rows are heads of so many rows, whose halves are interleaved (sink_tensor). */
+    /* Not 0: the number of rows per head. The two halves of each head's rows are interleaved
+     * (sink_tensor). */
     int64_t head;
     float *values; /* not NULL: the vector's values, computed here, instead of parts */
 } GgufTensor;
@@ -61,9 +62,9 @@ typedef struct {
     int count;
 } GgufTensors;
 
-/* Lists the file's tensors. Returns false and sets `err` if the source lacks one of them, has it in
- * another shape, or has one that the architecture lacks. gguf_tensors_free frees the list in both
- * cases. */
+/* Lists the file's tensors. Returns false and sets `err` if the source lacks one of them, has one
+ * in another shape, or has one that the architecture lacks. The caller always calls
+ * gguf_tensors_free. */
 bool gguf_tensors(GgufTensors *out, const GgufModel *model, const WeightSource *source, char *err,
                   size_t n);
 void gguf_tensors_free(GgufTensors *tensors);

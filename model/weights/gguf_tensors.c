@@ -1,5 +1,5 @@
-/* gguf_tensors.c -- the list of a GGUF file's tensors: their names, shapes and types, and which of
- * ours they are made of. See gguf_parts.h. */
+/* gguf_tensors.c -- makes the list of a GGUF file's tensors: their names, shapes and types, and the
+ * tensors of ours that they consist of. See gguf_parts.h. */
 #include "configs/rope.h"
 #include "model/core/check.h"
 #include "model/weights/gguf_parts.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* When an architecture has a tensor. */
+/* The architectures that have a tensor. */
 typedef enum {
     ALWAYS,
     GPT2,
@@ -22,8 +22,8 @@ typedef enum {
     UNTIED
 } When;
 
-/* A tensor with its name in the file and ours, and its shape: a letter for each dimension
- * (size_of); no columns: a vector. In a block both names begin with the block's. */
+/* A tensor with its name in the file, our name, and its shape: a letter for each dimension
+ * (size_of), no columns for a vector. In a block, the block's name is put before both names. */
 typedef struct {
     const char *name, *ours[GGUF_MOST_PARTS];
     char rows, cols;
@@ -105,7 +105,7 @@ static int64_t size_of(const Architecture *m, char letter)
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-/* The values that stay the same while the list is made. */
+/* The values that do not change while the list is made. */
 typedef struct {
     GgufTensors *list;
     const GgufModel *model;
@@ -115,7 +115,7 @@ typedef struct {
 } Listing;
 
 /* Finds the parts of a tensor in the source and checks that together they have its shape. `block`
- * is the block's name in our names, or "". */
+ * is our name of the block, or "". */
 static bool find_parts(Listing *l, const Row *row, const char *block, GgufTensor *t)
 {
     int64_t rows = 0;
@@ -136,7 +136,7 @@ static bool find_parts(Listing *l, const Row *row, const char *block, GgufTensor
                      row->ours[0], (long long)rows, (long long)t->rows);
 }
 
-/* Adds a tensor if the architecture has it. `number` is that of its block, or -1. */
+/* Adds a tensor if the architecture has it. `number` is the number of its block, or -1. */
 static bool add(Listing *l, const Row *row, int64_t number)
 {
     const Architecture *m = l->model->model;
@@ -146,7 +146,8 @@ static bool add(Listing *l, const Row *row, int64_t number)
     *t = (GgufTensor){.rows = size_of(m, row->rows), .cols = size_of(m, row->cols)};
     bool plain = t->cols == 0 || strcmp(row->name, "position_embd.weight") == 0;
     t->dtype = plain ? F32 : l->model->dtype;
-    /* Llama's program rotates neighbours, those of the other architectures halves, as we do. */
+    /* For llama, llama.cpp's RoPE rotates adjacent rows; for the other architectures it rotates
+     * halves, as we do. */
     if (row->turned && m->kind == ARCHITECTURE_LLAMA) t->head = m->head_dim;
     if (number < 0) {
         snprintf(t->name, sizeof t->name, "%s", row->name);
@@ -157,7 +158,7 @@ static bool add(Listing *l, const Row *row, int64_t number)
     return find_parts(l, row, ours, t);
 }
 
-/* Adds the factors by which Llama 3's scaling slows the pairs of a head down. */
+/* Adds the factors by which Llama 3's scaling divides the RoPE frequencies of a head. */
 static void add_rope_factors(Listing *l)
 {
     const Architecture *m = l->model->model;
@@ -175,7 +176,7 @@ static void add_rope_factors(Listing *l)
                                rope_frequency(&scaling, m->rope_theta, m->head_dim, i));
 }
 
-/* Every tensor of the source must be in the file: what would be left out changes the model. */
+/* Checks that every tensor of the source is in the file: leaving one out would change the model. */
 static bool check_unused(const Listing *l)
 {
     bool *used = must_calloc((size_t)l->source->n_tensors + 1, sizeof *used);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A config.json that is being read. Refusals are collected, so that one reading names them all. */
+/* A config.json that is being read. Errors are collected, so that all are reported at once. */
 typedef struct {
     Json json;
     const char *path;
@@ -19,7 +19,7 @@ typedef struct {
 
 enum { ROOT = 0, ABSENT = -1, MOST_REFUSALS = 12 };
 
-/* Adds a refusal of the value at this node; ABSENT: of the whole object. */
+/* Adds an error about the value at this node; ABSENT: about the whole object. */
 static void __attribute__((format(printf, 3, 4))) refuse(Reading *r, int node, const char *fmt, ...)
 {
     int line, column;
@@ -45,7 +45,7 @@ static int member(const Reading *r, int parent, const char *key)
 }
 
 /* Returns an integer from `least` to 2^31 - 1; `otherwise` if the key is absent. If `otherwise` is
- * negative, the key must be there. */
+ * negative, the key is required. */
 static int64_t integer(Reading *r, int parent, const char *key, int64_t least, int64_t otherwise)
 {
     int i = member(r, parent, key);
@@ -57,8 +57,8 @@ static int64_t integer(Reading *r, int parent, const char *key, int64_t least, i
     return least;
 }
 
-/* Returns a positive number; `otherwise` if the key is absent, or, if that is 0, the key must be
- * there. */
+/* Returns a positive number; `otherwise` if the key is absent. If `otherwise` is 0, the key is
+ * required. */
 static double number(Reading *r, int parent, const char *key, double otherwise)
 {
     int i = member(r, parent, key);
@@ -78,8 +78,8 @@ static bool flag(Reading *r, const char *key, bool otherwise)
     return cJSON_IsTrue(r->json.node[i].item);
 }
 
-/* Returns a string, `otherwise` if the key is absent, and "" if it is no string, which is
- * refused. */
+/* Returns a string; `otherwise` if the key is absent. A value that is not a string is refused, and
+ * gives "". */
 static const char *word(Reading *r, int parent, const char *key, const char *otherwise)
 {
     int i = member(r, parent, key);
@@ -91,7 +91,7 @@ static const char *word(Reading *r, int parent, const char *key, const char *oth
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
-/* Model types that people have and that this program would compute otherwise. */
+/* Widely used model types that this program would compute differently. */
 static const char *const other_type[][2] = {
     {"mixtral", "experts"},
     {"qwen2_moe", "experts"},
@@ -167,7 +167,7 @@ static void refuse_type(Reading *r, const char *type)
         refuse(r, at, "model_type \"%.60s\" is not known here; %s", type, read);
 }
 
-/* Refuses what any model type could have. */
+/* Refuses features that may be added to any model type. */
 static void refuse_extras(Reading *r)
 {
     static const char *const extra[][2] = {
@@ -269,7 +269,7 @@ static void read_rope(Reading *r, Architecture *out)
 
 /* ---- sliding windows ------------------------------------------------------------------------- */
 
-/* Returns whether a list of the blocks' kinds names another one than full attention. */
+/* Returns whether a list of the blocks' attention types has one that is not full attention. */
 static bool has_windows(Reading *r, int list)
 {
     const JsonNode *node = r->json.node;
@@ -280,8 +280,8 @@ static bool has_windows(Reading *r, int list)
     return false;
 }
 
-/* Reads how many tokens each token sees. In Mistral's configs a missing key means 4096 and null
- * none; Qwen's have a switch and the number of blocks without a window. */
+/* Reads the size of the sliding window. In Mistral's configs a missing key means 4096 and null
+ * means no window; Qwen's have a switch and the number of blocks without a window. */
 static void read_window(Reading *r, const char *type, Architecture *out)
 {
     bool mistral = strcmp(type, "mistral") == 0, qwen = strncmp(type, "qwen", 4) == 0;
@@ -355,7 +355,7 @@ static void read_all(Reading *r, Architecture *out)
         refuse(r, ROOT, "this is not a JSON object");
         return;
     }
-    /* Another reader may take the first of two equal keys. */
+    /* Another reader may use the first of two equal keys. */
     for (int i = ROOT + 1; i < r->json.node[ROOT].end; i = r->json.node[i].end)
         if (json_duplicate(&r->json, ROOT, i))
             refuse(r, i, "%.60s is there twice", r->json.node[i].item->string);

@@ -29,8 +29,8 @@ static bool is_below(const char *path, const char *folder)
     return strncmp(path, folder, n) == 0 && path[n] == '/';
 }
 
-/* Returns whether the real path `target` is a blob of the cache whose snapshot the real path
- * `folder` is: CACHE/snapshots/COMMIT, CACHE/blobs/HASH. */
+/* Returns whether the real path `target` is a blob of the same cache as the snapshot `folder`,
+ * which is also a real path: CACHE/snapshots/COMMIT, CACHE/blobs/HASH. */
 static bool is_blob(const char *folder, const char *target)
 {
     char *parent = path_beside(folder, ""), *above = NULL, *blobs = NULL;
@@ -48,7 +48,7 @@ static bool is_blob(const char *folder, const char *target)
     return good;
 }
 
-/* Returns whether the link `path` in `folder` leads to a file that may be read. */
+/* Returns whether the symbolic link `path` in `folder` leads to a file that may be read. */
 static bool check_link(const char *folder, const char *path, char *err, size_t n)
 {
     char *home = realpath(folder, NULL), *target = realpath(path, NULL);
@@ -78,7 +78,7 @@ int hf_file_open(const char *folder, const char *name, int64_t *bytes, char *err
     return fd;
 }
 
-/* Sets err if a file is too large to be read. */
+/* Returns false and sets err if a file is too large to be read. */
 static bool check_size(const char *path, int64_t size, int64_t most, char *err, size_t n)
 {
     return size <= most || error_set(err, n, "%s has %lld bytes; at most %lld are read", path,

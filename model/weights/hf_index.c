@@ -31,7 +31,7 @@ static bool skip_members(JsonCursor *j, bool object, int depth)
     return json_expect(j, close);
 }
 
-/* Skips a value of any kind. A word or a number is only checked for its characters. */
+/* Skips a value of any kind. For a word or a number, only its characters are checked. */
 static bool skip_value(JsonCursor *j, int depth)
 {
     if (json_take(j, '{')) return skip_members(j, true, depth);
@@ -50,8 +50,8 @@ static int by_tensor(const void *a, const void *b)
     return strcmp(((const HfIndexEntry *)a)->tensor, ((const HfIndexEntry *)b)->tensor);
 }
 
-/* Returns the number of the file in the list, after adding it if it is new. The last file is tried
- * first, because neighbours are in the same file. */
+/* Returns the number of the file in the list, and adds it if it is new. The last file is tried
+ * first, because adjacent entries are usually in the same file. */
 static int file_number(StringList *files, const char *name)
 {
     for (int i = files->count; i-- > 0;)

@@ -1,5 +1,5 @@
-/* hf_index.h -- reads model.safetensors.index.json, which says in which of several files Hugging
- * Face's libraries find each tensor. */
+/* hf_index.h -- reads model.safetensors.index.json, in which Hugging Face's libraries store which
+ * of several files has each tensor. */
 #ifndef MODEL_WEIGHTS_HF_INDEX_H
 #define MODEL_WEIGHTS_HF_INDEX_H
 
@@ -19,12 +19,12 @@ typedef struct {
 typedef struct {
     HfIndexEntry *entry; /* sorted by tensor, each once */
     int n;
-    StringList files; /* plain names of files beside the index, in the order of their first use */
+    StringList files; /* names of files in the index's folder, in the order of their first use */
 } HfIndex;
 
-/* Parses the text. A file's name with a slash, which might lead out of the folder, is refused, and
- * so is a tensor that is named twice. Returns false and sets err on failure; nothing needs to be
- * freed then. Otherwise the caller must call hf_index_free. */
+/* Parses the text. It is refused if a file name has a slash, which might lead out of the folder, or
+ * if a tensor is listed twice. Returns false and sets err on failure; nothing needs to be freed
+ * then. Otherwise the caller must call hf_index_free. */
 bool hf_index_parse(HfIndex *out, const char *text, size_t bytes, char *err, size_t n);
 void hf_index_free(HfIndex *index);
 

@@ -1,4 +1,4 @@
-/* hf_names.c -- implements hf_names.h with one table, which is read in both directions. */
+/* hf_names.c -- implements hf_names.h with one table, which is searched in both directions. */
 #include "model/weights/hf_names.h"
 
 #include <inttypes.h>
@@ -6,13 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One row for each kind of tensor, without its ending ".weight" or ".bias"; a row of a block also
- * without "block.7.", "transformer.h.7." or "model.layers.7.". NULL: the family has none. */
+/* One row for each kind of tensor. Names are without the ending ".weight" or ".bias", and in a
+ * block also without "block.7.", "transformer.h.7." or "model.layers.7.". NULL: the family has no
+ * such tensor. */
 typedef struct {
     const char *ours;
     bool of_block;
     const char *gpt2;
-    int part;        /* third of the tensor in GPT-2's files; -1: it is whole */
+    int part;        /* its third of a tensor in GPT-2's files; -1: it is a whole tensor */
     bool transposed; /* in GPT-2's files */
     const char *llama;
 } Row;
@@ -43,14 +44,16 @@ typedef struct {
     const char *ending;
 } Parts;
 
-/* Takes "PREFIX7." off the name and returns 7; returns -1 if the name does not begin so. */
+/* Removes "PREFIX7." from the start of the name and returns 7; returns -1 if the name does not
+ * begin in this way. */
 static int64_t take_block(const char **name, const char *prefix)
 {
     size_t n = strlen(prefix);
     const char *digits = *name + n;
     if (strncmp(*name, prefix, n) != 0) return -1;
     size_t length = strspn(digits, "0123456789");
-    /* "07" is another name than "7", and no model has a million blocks. */
+    /* Refuses leading zeros ("07" is not "7") and numbers of more than six digits (no model has a
+     * million blocks). */
     if (length == 0 || length > 6 || (length > 1 && *digits == '0') || digits[length] != '.')
         return -1;
     *name = digits + length + 1;
@@ -96,7 +99,7 @@ bool hf_name_of(ArchitectureKind kind, const char *ours, HfPlace *out)
         if (theirs == NULL || rows[i].of_block != (p.block >= 0) ||
             strcmp(rows[i].ours, p.stem) != 0)
             continue;
-        /* The head is no part of the model that the prefix names. */
+        /* The head is not part of the model to whose tensors the prefix is added. */
         const char *prefix = strcmp(theirs, "lm_head") == 0 ? ""
                              : is_gpt2(kind)                ? "transformer."
                                                             : "model.";
@@ -112,7 +115,7 @@ bool hf_name_of(ArchitectureKind kind, const char *ours, HfPlace *out)
     return false;
 }
 
-/* Returns the name without the prefix that some files have. */
+/* Returns the name without the prefix that some files add. */
 static const char *bare(ArchitectureKind kind, const char *theirs)
 {
     const char *prefix = is_gpt2(kind) ? "transformer." : "model.";

@@ -19,10 +19,10 @@
 /* Where one of our tensors is. */
 typedef struct {
     int file;
-    int64_t at;      /* its file's byte at which the whole tensor of the file begins */
-    int64_t width;   /* of a transposed tensor: columns of the file's tensor */
-    int64_t column;  /* of a transposed tensor: its first column; otherwise the first element */
-    bool transposed; /* the file has it as (in, out) */
+    int64_t at;      /* offset in its file at which the file's tensor begins */
+    int64_t width;   /* for a transposed tensor: the number of columns of the file's tensor */
+    int64_t column;  /* its first element; for a transposed tensor its first column in the file */
+    bool transposed; /* the file stores it as (in, out) */
 } Where;
 
 typedef struct {
@@ -31,10 +31,10 @@ typedef struct {
     bool tied;
     char *folder;
     StringList files;
-    Where *where; /* for each tensor */
+    Where *where; /* the place of each tensor */
     int capacity;
-    int fd, opened; /* the file that is open, and its number; -1: none */
-    char *block;    /* rows of a transposed tensor, as they are in the file */
+    int fd, opened; /* the open file, and its number; -1: none */
+    char *block;    /* rows of a transposed tensor, as stored in the file */
 } HfSource;
 
 enum { BLOCK_BYTES = 1 << 20 };
@@ -79,9 +79,9 @@ static void close_hf(WeightSource *source)
     free(s);
 }
 
-/* Copies `rows` columns, each of `in` elements, to rows of `out`. `block` has `rows_there` rows of
- * the file, which are columns [from, from + rows_there) of out, with `stride` elements each; the
- * wanted columns begin at its first element. */
+/* Copies `rows` columns of the file's tensor, each of `in` elements, to rows of `out`. `block` has
+ * `rows_there` rows of the file, which become columns [from, from + rows_there) of `out`. Each has
+ * `stride` elements, and the wanted columns begin at its first element. */
 static void transpose(char *out, const char *block, int64_t rows, int64_t in, int64_t from,
                       int64_t rows_there, int64_t stride, size_t size)
 {
@@ -91,9 +91,9 @@ static void transpose(char *out, const char *block, int64_t rows, int64_t in, in
                    block + (size_t)(i * stride + r) * size, size);
 }
 
-/* Reads rows [first, first + rows) of a transposed tensor: columns of the file's. If they are a
- * good part of its rows, reads whole rows of the file, many at a time; otherwise only those
- * columns. */
+/* Reads rows [first, first + rows) of a transposed tensor, which are columns of the file's. If they
+ * are a large part of the file's columns, reads whole rows of the file, many at a time; otherwise
+ * only the wanted columns. */
 static bool read_transposed(HfSource *s, const Where *w, const SourceTensor *t, int64_t first,
                             int64_t rows, char *out, const char *path, char *err, size_t n)
 {
@@ -137,7 +137,7 @@ static bool read_hf(WeightSource *source, int index, int64_t first, int64_t rows
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Lists tensors that do not belong to the model. */
+/* A list of tensors that do not belong to the model. */
 typedef struct {
     FILE *to;
     int n;
@@ -203,8 +203,8 @@ static bool index_names(const HfIndex *index, const char *tensor, int file)
     return false;
 }
 
-/* Checks that a file has the tensors that the index expects in it, and no others: another reader
- * would use what this one does not see. */
+/* Checks that a file has exactly the tensors that the index assigns to it: another reader would use
+ * a tensor that this one does not see. */
 static bool check_index(const HfIndex *index, const Safetensors *st, int file, const char *path,
                         char *err, size_t n)
 {
@@ -248,7 +248,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Two tensors of the files may be the same one of ours, one with a prefix and one without. */
+/* Refuses files in which one of our tensors is stored twice, with the prefix and without it. */
 static bool check_once(const HfSource *s, char *err, size_t n)
 {
     int count = s->base.n_tensors;

@@ -1,4 +1,4 @@
-/* hf_write.c -- implements hf_write.h: the reverse of hf_source.c. */
+/* hf_write.c -- implements hf_write.h: does the reverse of hf_source.c. */
 #include "model/weights/hf_write.h"
 
 #include "model/core/check.h"
@@ -15,7 +15,7 @@
 /* A tensor of Hugging Face's files, made of one or three of ours. */
 typedef struct {
     char name[HF_NAME];
-    int part[HF_MOST_PARTS], n_parts; /* numbers in the source */
+    int part[HF_MOST_PARTS], n_parts; /* their numbers in the source */
     bool transposed;
     int file;
     SafetensorsEntry entry;
@@ -26,7 +26,7 @@ typedef struct {
     WeightSource *source;
     Whole *whole;
     int n, files;
-    char *in, *out; /* rows of ours as they are stored, and converted */
+    char *in, *out; /* rows of our tensors, as stored and as converted */
     HfWritten *written;
 } Writing;
 
@@ -36,7 +36,7 @@ enum { WINDOW_BYTES = 1 << 20 };
 
 static Whole *find_whole(Writing *w, const HfPlace *place)
 {
-    /* Parts of a tensor are near each other. */
+    /* The parts of a tensor are close to each other. */
     for (int i = w->n; i-- > 0;)
         if (strcmp(w->whole[i].name, place->name) == 0) return &w->whole[i];
     Whole *whole = &w->whole[w->n++];
@@ -45,8 +45,8 @@ static Whole *find_whole(Writing *w, const HfPlace *place)
     return whole;
 }
 
-/* Sets the shape of the whole tensor: of a matrix (in, out) if it is transposed, with its parts
- * side by side; of a vector with its parts one after the other. */
+/* Sets the shape of the whole tensor. A transposed matrix is (in, out), with its parts side by
+ * side; a vector has its parts one after the other. */
 static void set_entry(Writing *w, Whole *whole)
 {
     const SourceTensor *t = &w->source->tensor[whole->part[0]];
@@ -81,7 +81,7 @@ static bool list_tensors(Writing *w, char *err, size_t n)
     return true;
 }
 
-/* Distributes the tensors over files, in their order. */
+/* Distributes the tensors over files, in order. */
 static void cut(Writing *w)
 {
     int64_t bytes = 0;
@@ -102,14 +102,14 @@ int64_t hf_write_bytes(const HfModel *model, const WeightSource *source, char *e
     bool good = list_tensors(&w, err, n);
     int64_t bytes = 0;
     for (int i = 0; good && i < w.n; i++)
-        bytes += w.whole[i].entry.bytes + 256; /* and its entries in header and index */
+        bytes += w.whole[i].entry.bytes + 256; /* plus its entries in header and index */
     free(w.whole);
     return good ? bytes : -1;
 }
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-/* Reads rows [first, first + rows) of one of ours, and converts them. */
+/* Reads rows [first, first + rows) of one of our tensors, and converts them. */
 static bool read_rows(Writing *w, int index, int64_t first, int64_t rows, char *err, size_t n)
 {
     const SourceTensor *t = &w->source->tensor[index];
@@ -119,7 +119,7 @@ static bool read_rows(Writing *w, int index, int64_t first, int64_t rows, char *
     return true;
 }
 
-/* Allocates room for some rows of a tensor; returns how many. */
+/* Allocates room for some rows of a tensor, and returns how many. */
 static int64_t make_room(Writing *w, const SourceTensor *t)
 {
     int64_t cols = t->ndim > 1 ? t->dim[1] : 1, rows = WINDOW_BYTES / (8 * cols);
@@ -146,8 +146,8 @@ static bool write_plain(Writing *w, const Whole *whole, AtomicFile *file, char *
     return true;
 }
 
-/* Writes a matrix as (in, out). It is put together in memory, because each row of the file has an
- * element of every row of ours. */
+/* Writes a matrix as (in, out). It is built in memory, because each row of the file has one element
+ * of every row of ours. */
 static bool write_transposed(Writing *w, const Whole *whole, AtomicFile *file, char *err, size_t n)
 {
     size_t size = dtype_size(w->model->dtype);
@@ -217,7 +217,7 @@ static bool write_file(Writing *w, const char *folder, int number,
     return good;
 }
 
-/* Writes a file of the folder; frees the text. */
+/* Writes `text` to a file of the folder, and frees it. */
 static bool write_text(const char *folder, const char *name, char *text, char *err, size_t n)
 {
     bool good = file_write_in(&fs_system, folder, name, text, strlen(text), err, n);

@@ -1,5 +1,5 @@
-/* interruptible.c -- implements interruptible.h. No handler is needed, and so no global variable:
- * signals that are held back can be asked for. */
+/* interruptible.c -- implements interruptible.h. Blocked signals can be queried, so this needs no
+ * signal handler and no global variable. */
 #include "model/weights/interruptible.h"
 
 #include "model/core/check.h"

@@ -1,4 +1,5 @@
-/* llmc.c -- the header of llm.c's model files, and where each tensor lies in them. See llmc.h. */
+/* llmc.c -- reads and writes the header of llm.c's model files, and computes the place of each
+ * tensor. See llmc.h. */
 #include "model/weights/llmc.h"
 
 #include "model/core/check.h"
@@ -9,7 +10,7 @@
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* What llm.c's code fixes, so that it is not in the file. */
+/* Constants in llm.c's code, which are not in the file. */
 #define LLMC_NORM_EPSILON 1e-5
 enum { LLMC_MLP_FACTOR = 4 };
 
@@ -45,7 +46,8 @@ static int32_t int_at(const unsigned char *bytes, int i)
     return out;
 }
 
-/* Sets `err` to what the file is instead of a model, as far as its first number tells. */
+/* Sets `err` to an error about a file that is not a model, and names what it is, if its first
+ * number shows that. */
 static bool other_magic(int32_t magic, char *err, size_t n)
 {
     static const struct {
@@ -76,7 +78,7 @@ static bool parse_version(LlmcHeader *out, int32_t version, char *err, size_t n)
     return true;
 }
 
-/* Checks what the numbers must satisfy together. */
+/* Checks the numbers against each other. */
 static bool check_numbers(const LlmcHeader *h, char *err, size_t n)
 {
     if (h->channels % h->heads != 0)
@@ -131,13 +133,13 @@ void llmc_header_bytes(const LlmcHeader *header, unsigned char out[LLMC_HEADER_B
 
 /* ---- the places ------------------------------------------------------------------------------ */
 
-/* The kinds of tensors of a block in the order of the file: rows and columns in channels; a vector
- * has no columns. A kind over all layers comes before the next one, except that the three parts of
- * q | k | v are together in each layer. */
+/* The kinds of tensors of a block in the order of the file: rows and columns, in units of channels;
+ * a vector has no columns. Each kind is stored for all layers before the next one, except that the
+ * three parts of q | k | v are together in each layer. */
 static const struct {
     const char *name;
     int rows, cols;
-    int parts; /* this tensor and the next ones are one of llm.c's; 0: it belongs to the last one */
+    int parts; /* number of tensors from here that are one of llm.c's; 0: part of one above */
 } kinds[] = {
     {"attn.norm.weight", 1, 0, 1},
     {"attn.norm.bias", 1, 0, 1},
@@ -181,7 +183,7 @@ int64_t llmc_file_bytes(const LlmcHeader *h)
     return fits ? bytes : -1;
 }
 
-/* The list that llmc_places fills. */
+/* The list that llmc_places builds. */
 typedef struct {
     LlmcPlace *place;
     int count;
@@ -189,7 +191,7 @@ typedef struct {
     DType dtype;
 } Placing;
 
-/* Places a tensor after the last one; a vector has no columns. */
+/* Places a tensor after the last one placed; a vector has no columns. */
 static void place(Placing *p, const char *name, int64_t rows, int64_t cols, int64_t gap)
 {
     LlmcPlace *out = &p->place[p->count++];
@@ -242,7 +244,7 @@ void llmc_architecture(const LlmcHeader *h, Architecture *out)
                           .initializer_range = 0.02};
 }
 
-/* Appends a sentence to the message `err` if `fits` is false; returns `fits`. */
+/* Unless `fits`, appends a sentence to the message `err`. Returns `fits`. */
 static bool demand(bool fits, char *err, size_t n, const char *fmt, ...)
 {
     va_list arguments;
@@ -264,7 +266,7 @@ bool llmc_header_of(const Architecture *m, DType dtype, LlmcHeader *out, char *e
                          "has GPT-2's alone: \"layernorm\", \"learned\", \"gelu\"",
                          architecture_name(m->kind));
     int64_t mlp = LLMC_MLP_FACTOR * m->hidden;
-    /* All of them, so that nobody finds the second after having removed the first. */
+    /* All conditions are checked, so that all errors are reported at once. */
     bool good = demand(m->mlp == mlp, err, n,
                        "model.intermediate_size is %lld; in llm.c it is four times "
                        "model.hidden_size, here %lld",

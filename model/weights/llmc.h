@@ -1,9 +1,9 @@
-/* llmc.h -- llm.c's model files ("gpt2_124M.bin"): reads them as a WeightSource, and writes them.
+/* llmc.h -- reads llm.c's model files ("gpt2_124M.bin") as a WeightSource, and writes them.
  *
  * A file is a header of 256 little-endian int32 and the weights of a GPT-2, all in one type: f32
  * (version 3) or bf16 (version 5). The header has the magic number 20240326, the version, the
- * context, the vocabulary, the layers, the heads, the channels and the padded vocabulary; the rest
- * is zero. The weights follow by kind, each kind over all layers. */
+ * context length, the vocabulary size, the numbers of layers, heads and channels, and the padded
+ * vocabulary size; the rest is zero. The weights follow by kind, each kind for all layers. */
 #ifndef MODEL_WEIGHTS_LLMC_H
 #define MODEL_WEIGHTS_LLMC_H
 
@@ -20,7 +20,7 @@ typedef struct {
 
 /* Parses the first n bytes of a file of file_bytes bytes. The size must be exactly that of the
  * weights that the header describes. Returns false and sets `err`, without the file's name, if it
- * is no model of llm.c, or damaged, or of a version that is not read. */
+ * is not a model of llm.c, or is damaged, or has an unsupported version. */
 bool llmc_parse(LlmcHeader *out, const void *bytes, size_t n, int64_t file_bytes, char *err,
                 size_t err_n);
 /* Writes the header's bytes to `out`. */
@@ -29,27 +29,27 @@ void llmc_header_bytes(const LlmcHeader *header, unsigned char out[LLMC_HEADER_B
 int64_t llmc_file_bytes(const LlmcHeader *header);
 
 /* The place of one of our tensors in the weights. llm.c stores q, k and v as one matrix, one below
- * the other, so each is a place of its own. */
+ * the other; each has its own place here. */
 typedef struct {
     SourceTensor tensor;
     int64_t offset; /* its first element, counted from the first weight */
     int64_t gap;    /* elements after it that are padding: rows of the vocabulary */
 } LlmcPlace;
-/* Returns the places of all tensors in the order of the file, without holes, and sets *count to
- * their number; the caller frees. */
+/* Returns the places of all tensors in the order of the file, without gaps, and sets *count to
+ * their number; the caller frees the array. */
 LlmcPlace *llmc_places(const LlmcHeader *header, int *count);
 
-/* Opens the file `path` as a source, and sets *header. The padding of the vocabulary is left out.
- * If `path` is a folder, which llm.c made for a run, opens the newest model in it that a file
- * DONE_%08d declares complete. *opened is the path of the file; the caller frees it. Returns false
- * and sets `err` and *missing (whether there is no such file) on failure. */
+/* Opens the file `path` as a source, and sets *header. Padding rows of the vocabulary are left out.
+ * If `path` is a folder of an llm.c run, opens the newest model in it that is complete, which a
+ * file DONE_%08d shows. *opened is the path of the file; the caller frees it. Returns false and
+ * sets `err` and *missing (whether there is no such file) on failure. */
 bool llmc_source_open(const char *path, LlmcHeader *header, WeightSource **out, char **opened,
                       bool *missing, char *err, size_t n);
 
 /* Sets *out to the model that the header describes: a GPT-2. */
 void llmc_architecture(const LlmcHeader *header, Architecture *out);
-/* Sets *out to the header of a file with this model in `dtype`. Returns false and sets `err` to a
- * message that names the keys that do not fit, if llm.c has no such model or no such type. */
+/* Sets *out to the header of a file with this model in `dtype`. If llm.c does not support the model
+ * or the dtype, returns false and sets `err` to a message that names the keys that do not fit. */
 bool llmc_header_of(const Architecture *model, DType dtype, LlmcHeader *out, char *err, size_t n);
 /* Writes the source's weights to the file `path`, atomically, converted to header->dtype; the rows
  * that pad the vocabulary are zero. *overflows is set to the number of finite weights that became

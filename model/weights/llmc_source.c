@@ -12,7 +12,7 @@
 
 typedef struct {
     WeightSource source; /* must come first */
-    LlmcPlace *place;    /* of each tensor */
+    LlmcPlace *place;    /* the place of each tensor */
     int fd;
     char *path;
 } LlmcSource;
@@ -54,9 +54,9 @@ static int64_t step_done(const char *name)
     return strcmp(again, name) == 0 ? step : -1;
 }
 
-/* Returns the path of the newest model in the folder that is complete, which the caller frees, or
- * NULL with `err` set. llm.c writes DONE_N after all files of step N, so a model without it may be
- * cut off. */
+/* Returns the path of the newest complete model in the folder, which the caller frees, or NULL with
+ * `err` set. llm.c writes DONE_N after all files of step N, so a model without it may be
+ * truncated. */
 static char *newest_model(const char *folder, char *err, size_t n)
 {
     struct dirent **entry;
@@ -82,7 +82,7 @@ static char *newest_model(const char *folder, char *err, size_t n)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Opens s->path, reads and checks its header. */
+/* Opens s->path, and reads and checks its header. */
 static bool open_file(LlmcSource *s, LlmcHeader *header, bool *missing, char *err, size_t n)
 {
     unsigned char bytes[LLMC_HEADER_BYTES];

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the source's tensor for a place, or -1 with `err` set if there is none of this shape. */
+/* Returns the index of the source's tensor for a place, or -1 with `err` set if it has none of this
+ * shape. */
 static int find(const WeightSource *source, const SourceTensor *place, char *err, size_t n)
 {
     int index = weight_source_find(source, place->name);
@@ -20,7 +21,7 @@ static int find(const WeightSource *source, const SourceTensor *place, char *err
            1;
 }
 
-/* Every tensor of the source must have a place: what would be left out changes the model. */
+/* Checks that every tensor of the source has a place: leaving one out would change the model. */
 static bool check_all(const WeightSource *source, const LlmcPlace *place, int count, char *err,
                       size_t n)
 {

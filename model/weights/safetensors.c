@@ -103,7 +103,7 @@ static bool parse_dtype(JsonCursor *j, DType *out)
 {
     char *name = json_take_string(j);
     if (name == NULL) return false;
-    /* Old files have causal masks as BOOL, which are left out; one has the size of a U8. */
+    /* Old files have causal masks as BOOL, with the element size of a U8. They are left out. */
     bool mask = strcmp(name, "BOOL") == 0;
     if (mask) *out = U8;
     bool known = mask || dtype_from_safetensors(name, out) ||
@@ -189,7 +189,7 @@ static void add_metadata(Safetensors *s, const char *text)
 static bool parse_metadata(JsonCursor *j, Safetensors *s)
 {
     if (s->metadata != NULL) return json_error(j, "__metadata__ is there twice");
-    s->metadata = must_strdup(""); /* no longer NULL: a second one will be refused */
+    s->metadata = must_strdup(""); /* not NULL, so that a second "__metadata__" is refused */
     if (!json_expect(j, '{')) return false;
     if (json_take(j, '}')) return true;
     int pairs = 0;

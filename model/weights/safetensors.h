@@ -46,19 +46,19 @@ bool safetensors_parse_shape(JsonCursor *j, int64_t least, SafetensorsEntry *e);
  * dimension. */
 bool safetensors_size(DType dtype, int ndim, const int64_t *dim, int64_t *bytes);
 /* Lays out a file: sorts the entries so that wider types come first (which aligns every tensor) and
- * otherwise keep their order, and sets their offsets. Returns the file's bytes before the data and
- * sets *bytes to their number; the caller frees. `metadata` has 2 x n_metadata strings: key, value,
- * ... */
+ * otherwise keep their order, and sets their offsets. Returns the part of the file before the data,
+ * and sets *bytes to its size; the caller frees it. `metadata` has 2 x n_metadata strings: key,
+ * value, ... */
 char *safetensors_header(SafetensorsEntry *entry, int n, const char *const *metadata,
                          int n_metadata, size_t *bytes);
 
-/* Parses the bytes before the data, `header[0..n)`, of a file of file_bytes bytes. If it returns
+/* Parses `header[0..n)`, the part before the data, of a file of file_bytes bytes. If it returns
  * true, the caller must call safetensors_free. Returns false and sets err on failure; nothing needs
  * to be freed then. */
 bool safetensors_parse(Safetensors *out, const void *header, size_t n, int64_t file_bytes,
                        char *err, size_t err_n);
 /* Reads and parses the header of an open file; `path` is only used in error messages. Sets
- * *header_crc to the CRC32C of the bytes before the data. */
+ * *header_crc to the CRC32C of the part before the data. */
 bool safetensors_read(Safetensors *out, int fd, int64_t file_bytes, const char *path,
                       uint32_t *header_crc, char *err, size_t n);
 void safetensors_free(Safetensors *s);

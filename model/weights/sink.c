@@ -38,7 +38,7 @@ bool sink_zeros(WeightSink *sink, int64_t bytes, char *err, size_t n)
     return true;
 }
 
-/* Interleaves the halves of each head of `head` rows: `out` and `in` have `rows` rows each. */
+/* Interleaves the two halves of each head of `head` rows. `out` and `in` have `rows` rows each. */
 static void interleave(char *out, const char *in, int64_t rows, int64_t head, size_t row_bytes)
 {
     for (int64_t r = 0; r < rows; r++) {
@@ -53,7 +53,7 @@ bool sink_tensor(WeightSink *sink, WeightSource *source, int index, DType to, in
 {
     const SourceTensor *t = &source->tensor[index];
     int64_t row = source_row_bytes(t), cols = row / (int64_t)dtype_size(t->dtype);
-    /* whole heads, if there are heads */
+    /* whole heads, if rows belong to heads */
     int64_t least = head > 0 ? head : 1, window = WINDOW_BYTES / row / least * least;
     if (window < least) window = least;
     CHECK(head == 0 || (head % 2 == 0 && t->dim[0] % head == 0), "%s: heads of %lld rows", t->name,

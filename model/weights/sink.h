@@ -1,6 +1,6 @@
 /* sink.h -- WeightSink: writes weights of a source to a file of another program, in windows of a
- * few MiB, converted to another type on the way. The file is replaced atomically: until
- * sink_commit, nothing is at its path but what was there before. */
+ * few MiB, converted to another type on the way. The file is replaced atomically: its path does not
+ * change until sink_close. */
 #ifndef MODEL_WEIGHTS_SINK_H
 #define MODEL_WEIGHTS_SINK_H
 
@@ -9,27 +9,27 @@
 
 typedef struct {
     AtomicFile file;
-    int lock;          /* on the temporary file (temporary.h); -1: none */
-    int64_t written;   /* bytes so far */
+    int lock;          /* lock on the temporary file (temporary.h); -1: none */
+    int64_t written;   /* bytes written so far */
     int64_t overflows; /* finite weights that became infinite */
     void *in, *out;    /* a window before and after the conversion */
     size_t in_bytes, out_bytes;
 } WeightSink;
 
-/* Begins the file `path`, which will have `bytes` bytes, after removing what killed processes have
- * left beside it. Returns false and sets `err` if the disk
- * has less room, or if the file cannot be created; then nothing needs to be released. */
+/* Begins the file `path`, which will have `bytes` bytes, after removing temporary files that killed
+ * processes left next to it. Returns false and sets `err` if the disk has less room, or if the file
+ * cannot be created; nothing needs to be released then. */
 bool sink_open(WeightSink *sink, const FsOps *fs, const char *path, int64_t bytes, char *err,
                size_t n);
 bool sink_write(WeightSink *sink, const void *data, size_t bytes, char *err, size_t n);
 bool sink_zeros(WeightSink *sink, int64_t bytes, char *err, size_t n);
-/* Writes a whole tensor of the source, rows in order, as type `to`. If `head` is not 0, the rows
- * are heads of so many rows, and in each head row s * head/2 + i (s = 0, 1) becomes row 2 i + s:
- * from the halves that RoPE rotates here to the neighbours that it rotates in other programs. */
+/* Writes a whole tensor of the source as type `to`, rows in order. If `head` is not 0, it is the
+ * number of rows per head, and in each head, row s * head/2 + i (s = 0, 1) becomes row 2 i + s:
+ * RoPE rotates the two halves of a head here, but adjacent rows in other programs. */
 bool sink_tensor(WeightSink *sink, WeightSource *source, int index, DType to, int64_t head,
                  char *err, size_t n);
-/* Ends the file: syncs and renames it if `good`, removes it if not. Returns whether the file is
- * there; `err` is only set if `good`. */
+/* Ends the file: if `good`, syncs and renames it; otherwise removes it. Returns whether the file
+ * now exists; `err` is only set if `good`. */
 bool sink_close(WeightSink *sink, bool good, char *err, size_t n);
 
 #endif

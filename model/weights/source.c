@@ -1,4 +1,4 @@
-/* source.c -- implements source.h: what all sources of weights have in common. */
+/* source.c -- implements source.h: functions for all sources of weights. */
 #include "model/weights/source.h"
 
 #include "model/core/check.h"
@@ -19,14 +19,14 @@ int64_t source_row_bytes(const SourceTensor *tensor)
     return (tensor->ndim > 1 ? tensor->dim[1] : 1) * (int64_t)dtype_size(tensor->dtype);
 }
 
-/* Rounds to nearest even by way of a float. To round to the nearest float first would be wrong
- * where that makes a tie. So if the float is not exact, its last bit is set instead ("rounding to
- * odd"): then it is no tie. */
+/* Rounds to nearest even via a float. Rounding to the nearest float first would be wrong if it made
+ * a tie. So if the float is not exact, its last bit is set instead ("rounding to odd"), and then it
+ * is not a tie. */
 static uint16_t bf16_from_f64(double x)
 {
     float f = (float)x;
     if ((double)f == x || isnan(f)) return bf16_from_f32(f);
-    /* Go back to the neighbour nearer to zero if rounding to nearest went away from it. */
+    /* If rounding to nearest increased the magnitude, step back to the neighbour closer to zero. */
     uint32_t bits = f32_bits(f);
     if (fabs((double)f) > fabs(x)) bits--;
     return bf16_from_f32(f32_from_bits(bits | 1u));

@@ -1,6 +1,6 @@
-/* source.h -- WeightSource: weights to read, wherever they come from: another program's files, or a
- * checkpoint. Each source presents its tensors under this program's parameter names and in its
- * layout, so whoever reads weights needs to know no file format. */
+/* source.h -- WeightSource: an interface for reading weights from any origin: another program's
+ * files, or a checkpoint. Each source presents its tensors under this program's parameter names and
+ * in its layout, so code that reads weights need not know any file format. */
 #ifndef MODEL_WEIGHTS_SOURCE_H
 #define MODEL_WEIGHTS_SOURCE_H
 
@@ -22,14 +22,14 @@ typedef struct WeightSource WeightSource;
 struct WeightSource {
     SourceTensor *tensor;
     int n_tensors;
-    bool damaged; /* a read has failed because of what the source holds, not because of a device */
-    /* Reads `rows` rows from row `first` on (a vector: elements) of tensor `index` to `out`, which
-     * has room for them, in the tensor's own dtype, row-major. Returns false and sets err, with the
-     * file and the tensor, if they cannot be read; sets `damaged`, too, if they can be read but are
-     * not what was saved. */
+    bool damaged; /* a read has failed because of the source's contents, not because of a device */
+    /* Reads `rows` rows (of a vector: elements), from row `first` on, of tensor `index` to `out`,
+     * which has room for them, in the tensor's own dtype, row-major. If they cannot be read,
+     * returns false and sets err, with the file and the tensor. If they can be read but are not
+     * what was saved, also sets `damaged`. */
     bool (*read)(WeightSource *source, int index, int64_t first, int64_t rows, void *out, char *err,
                  size_t n);
-    /* Releases the source, itself included. */
+    /* Frees the source and this struct. */
     void (*close)(WeightSource *source);
 };
 
@@ -45,8 +45,8 @@ int64_t weights_convert(void *out, DType to, const void *in, DType from, int64_t
 /* Returns how many of `count` elements, f64, f32, bf16 or f16, are NaN or infinite. */
 int64_t weights_not_finite(const void *x, DType dtype, int64_t count);
 
-/* Makes *buffer, for rows of a source, at least `bytes` bytes large, and *has its size. Its content
- * is lost if it grows. */
+/* Grows *buffer, for rows of a source, to at least `bytes` bytes; *has is its size. Its contents
+ * are lost if it grows. */
 void weights_reserve(void **buffer, size_t *has, size_t bytes);
 
 #endif

@@ -1,5 +1,5 @@
-/* async_save.c -- takes a snapshot, and goes through the phases of a save that is written by
- * threads. See async_save.h; save.c has the steps of a save. */
+/* async_save.c -- takes a snapshot, and runs the phases of a save that threads write. See
+ * async_save.h; save.c lists the steps of a save. */
 #include "parallel/checkpoint/async_save.h"
 
 #include "model/core/check.h"
@@ -21,12 +21,13 @@ typedef enum { PHASE_NONE, PHASE_COPYING, PHASE_WRITING, PHASE_COMMITTING } Phas
 struct AsyncSave {
     CheckpointIo *io;
     Snapshot snapshot;
-    bool on_device;      /* a single rank, whose device copies to the snapshot */
-    Event ready, copied; /* then: the tensors are final; they are in the snapshot */
-    bool writes;         /* this rank has a thread */
+    bool on_device; /* a single rank, whose device copies to the snapshot */
+    Event ready,
+        copied;  /* if so: `ready`: the tensors are final; `copied`: they are in the snapshot */
+    bool writes; /* this rank has a thread */
     WriterThread thread;
 
-    /* The pending save. While the thread has a job, the fields up to the line are the job's. */
+    /* The pending save. While the thread has a job, only the job uses the fields up to the line. */
     Phase phase;
     Save save;
     CheckpointHook hook;
@@ -39,7 +40,7 @@ struct AsyncSave {
     /* ---- */
     bool drops;
     CheckpointContents contents;
-    Piece *weights, *slots; /* copies, which contents has */
+    Piece *weights, *slots; /* copies, to which `contents` points */
     char *run;
     int64_t step;
     double begun, stall, work;
@@ -122,7 +123,7 @@ static void commit_job(void *context)
 
 /* ---- the begin ------------------------------------------------------------------------------- */
 
-/* Makes the temporary folder, on rank 0, and tells all ranks the id of the save. */
+/* Creates the temporary folder, on rank 0, and sends the id of the save to all ranks. */
 static bool prepare(AsyncSave *a)
 {
     struct {
@@ -135,7 +136,7 @@ static bool prepare(AsyncSave *a)
     if (checkpoint_io_leads(io)) {
         save_begin(s, io, a->run, a->step, begin.id, a->err, sizeof a->err);
         begin.good = checkpoint_gone(s->final) && save_open_parent(s);
-        if (begin.good) save_remove_leftovers(s); /* leftovers may be what fills the disk */
+        if (begin.good) save_remove_leftovers(s); /* leftovers may fill the disk */
         begin.good = begin.good && save_make_temporary(s);
         if (!begin.good && s->parent_fd >= 0) save_remove_temporary(s);
     }
@@ -171,7 +172,7 @@ static void take_snapshot(AsyncSave *a, const StepState *on_device)
     }
 }
 
-/* Copies what of the contents must outlive the call of async_save_begin. */
+/* Copies the part of the contents that must outlive the call of async_save_begin. */
 static void keep_contents(AsyncSave *a, const AsyncRequest *r)
 {
     const CheckpointContents *c = r->contents;
@@ -186,7 +187,7 @@ static void keep_contents(AsyncSave *a, const AsyncRequest *r)
     a->contents.slots = a->slots;
 }
 
-/* Forgets the save; its files are committed or removed. */
+/* Clears the record of the save, whose files are committed or removed. */
 static void forget(AsyncSave *a)
 {
     save_end(&a->save);
@@ -218,7 +219,8 @@ bool async_save_begin(AsyncSave *a, const AsyncRequest *r)
     bool begun = prepare(a);
     if (begun) {
         take_snapshot(a, r->on_device);
-        /* The caller's state may be gone later; the snapshot's has the same steps on all ranks. */
+        /* The caller's state may not exist later; the snapshot's has the same steps on all ranks.
+         */
         a->contents.state = a->snapshot.state;
         a->phase = PHASE_COPYING;
         if (!a->on_device) begin_writing(a);
@@ -257,7 +259,7 @@ static bool begin_again(AsyncSave *a, const AsyncRules *rules)
     memcpy(why, a->err, sizeof why);
     save_end(&a->save);
     if (!prepare(a)) {
-        /* Ranks other than 0 have no reason of their own. */
+        /* Ranks other than 0 have no error message. */
         memcpy(a->err, why, sizeof why);
         return false;
     }
@@ -265,7 +267,7 @@ static bool begin_again(AsyncSave *a, const AsyncRules *rules)
     return true;
 }
 
-/* The commit has ended, or the removal. */
+/* The commit or the removal has ended. */
 static AsyncState end(AsyncSave *a, const AsyncRules *rules, AsyncResult *result)
 {
     bool good = checkpoint_io_agree(a->io, a->good, a->err, sizeof a->err);
@@ -280,8 +282,8 @@ static AsyncState end(AsyncSave *a, const AsyncRules *rules, AsyncResult *result
     return good ? ASYNC_SAVED : a->drops ? ASYNC_DROPPED : ASYNC_FAILED;
 }
 
-/* Returns whether a rank still has something to do in this phase. If not, adds the longest time
- * that a rank had worked. */
+/* Returns whether a rank still has something to do in this phase. If not, adds to a->work the
+ * longest time that a rank has worked in this phase. */
 static bool any_busy(AsyncSave *a)
 {
     static const double micro = 1e6;
@@ -297,7 +299,7 @@ static AsyncState go_on(AsyncSave *a, const AsyncRules *rules, bool meet, AsyncR
 {
     if (a->phase == PHASE_COPYING) {
         begin_writing(a);
-        /* The rules may be from before the copies ended, so they decide nothing yet. */
+        /* The rules may have been decided before the copies ended, so they do not apply yet. */
         return ASYNC_PENDING;
     }
     if (!meet || any_busy(a)) return ASYNC_PENDING;

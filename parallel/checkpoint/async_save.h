@@ -1,10 +1,11 @@
-/* async_save.h -- an asynchronous save: training goes on while it is written.
+/* async_save.h -- an asynchronous save: training continues while it is written.
  *
- * It has three parts. First all ranks take a snapshot: each writer stores what it writes in host
- * memory, and a single rank's device copies it there while the host goes on. Then each writer's
- * thread writes and syncs its files. At last rank 0's thread commits the save by the same steps as
- * checkpoint_write, and removes old checkpoints. The threads do file work alone. All communication
- * is that of the ranks' own threads, which find out in async_save_advance how far the save is. */
+ * It has three parts. First all ranks take a snapshot: each writer copies what it will write to
+ * host memory. If there is a single rank, its device makes this copy while the host continues. Then
+ * each writer's thread writes and syncs its files. Finally rank 0's thread commits the save by the
+ * same steps as checkpoint_write, and removes old checkpoints. The threads only do file work. Only
+ * the ranks' main threads communicate; they follow the progress of the save in async_save_advance.
+ */
 #ifndef PARALLEL_CHECKPOINT_ASYNC_SAVE_H
 #define PARALLEL_CHECKPOINT_ASYNC_SAVE_H
 
@@ -12,8 +13,9 @@
 
 typedef struct AsyncSave AsyncSave;
 
-/* Called on rank 0 by its thread before the commit, if all files are written: for what must be on
- * the disk before the checkpoint is. Returns false and sets `err` if the save is to fail. */
+/* A function that rank 0's thread calls when all files are written, before the commit: it can write
+ * what must be on the disk before the checkpoint is. It returns false and sets `err` if the save is
+ * to fail. */
 typedef struct {
     bool (*before)(void *context, char *err, size_t n);
     void *context;
@@ -22,11 +24,11 @@ typedef struct {
 /* What is to be saved, and where. */
 typedef struct {
     const char *run;
-    /* Its texts and the names of its pieces must stay valid until the save has ended; all else is
-     * copied. */
+    /* Its texts and the names of its pieces must stay valid until the save has ended; everything
+     * else is copied. */
     const CheckpointContents *contents;
-    /* For a single rank: the StepState in the device's memory, which is copied with the tensors;
-     * contents->state need only have the steps. NULL: contents->state is whole. */
+    /* For a single rank: the StepState in the device's memory, which is copied with the tensors; of
+     * contents->state only `steps` must then be valid. NULL: contents->state is complete. */
     const StepState *on_device;
     CheckpointHook hook;
 } AsyncRequest;
@@ -36,7 +38,7 @@ typedef enum {
     ASYNC_PENDING, /* it is not committed yet */
     ASYNC_SAVED,   /* it is durable, and has been opened again without an error */
     ASYNC_FAILED,  /* nothing of it remains, as after a failed checkpoint_write */
-    ASYNC_DROPPED  /* the same, because the caller wanted it so */
+    ASYNC_DROPPED  /* the same, because of AsyncRules.drop */
 } AsyncState;
 
 /* How a save has ended. */
@@ -44,35 +46,36 @@ typedef struct {
     int64_t step;
     StepState state; /* what was saved */
     double seconds;  /* from its begin to its commit; on rank 0 */
-    double work;     /* of that, what snapshot, writing and commit took, one after the other */
-    double stall;    /* for how long this rank's own thread was held in the functions below */
-    char err[2048];  /* if it failed: why; the same on all ranks */
+    double work; /* of that, the time of snapshot, writing and commit, without waits between them */
+    double stall;   /* how long this rank's main thread was blocked in the functions below */
+    char err[2048]; /* if it failed: why; the same on all ranks */
 } AsyncResult;
 
-/* What the caller has decided by the time it asks. All ranks pass the same values. */
+/* What the caller has decided so far. All ranks pass the same values. */
 typedef struct {
-    /* As for checkpoint_prune, which follows the commit, and to make room on a full disk; 0: no
-     * checkpoint is removed. */
+    /* As for checkpoint_prune, which is called after the commit and to make room on a full disk; 0:
+     * no checkpoint is removed. */
     int keep;
-    bool drop; /* the save is not to be committed: its state turned out to be of no use */
+    bool drop; /* do not commit the save: its state turned out to be useless */
 } AsyncRules;
 
 /* Allocates host memory for snapshots of such contents, page-locked if `io` has a device, and
- * starts a thread if this rank writes. Call it once, after checkpoint_io_open and as early; close
- * it before the `io`, which must outlive it. */
+ * starts a thread if this rank writes. Call it once, at the start, after checkpoint_io_open. `io`
+ * must outlive it. */
 AsyncSave *async_save_open(CheckpointIo *io, const CheckpointContents *contents);
 /* No save may be pending. `a` may be NULL. */
 void async_save_close(AsyncSave *a);
 
-/* Takes the snapshot of a save, and begins to write it; none may be pending. All ranks must call
- * it. The host does not wait for a single rank's device, whose compute stream waits for the copies.
- * Returns false on all ranks if the save cannot begin: its folder cannot be made, or the step's
- * folder exists. checkpoint_write then says why, or does what is to be done. */
+/* Takes the snapshot of a save, and begins to write it; no save may be pending. All ranks must call
+ * it. With a single rank the host does not wait for the device, whose compute stream waits for the
+ * copies. Returns false on all ranks if the save cannot begin: its folder cannot be created, or the
+ * step's folder exists. The caller should then call checkpoint_write, which reports the reason or
+ * handles the case. */
 bool async_save_begin(AsyncSave *a, const AsyncRequest *request);
-/* Goes on with the pending save, without waiting. With `meet`, all ranks call it together, and all
- * return the same; otherwise it communicates with no rank and returns ASYNC_PENDING. At most three
- * calls with `meet` are needed once the threads are done. `rules` decide only if async_save_copied
- * was true before they were made. A full disk is dealt with as by
+/* Advances the pending save, without waiting. With `meet`, all ranks call it together and get the
+ * same result; without, it does not communicate and returns ASYNC_PENDING. Once the threads are
+ * done, at most three calls with `meet` are needed. `rules` only take effect if async_save_copied
+ * was true before the caller decided them. A full disk is handled as by
  * checkpoint_write_making_room. When the save has ended, sets *result. `a` may be NULL. */
 AsyncState async_save_advance(AsyncSave *a, const AsyncRules *rules, bool meet,
                               AsyncResult *result);
@@ -80,7 +83,8 @@ AsyncState async_save_advance(AsyncSave *a, const AsyncRules *rules, bool meet,
 AsyncState async_save_await(AsyncSave *a, const AsyncRules *rules, AsyncResult *result);
 /* Returns the step of the pending save, or -1 if there is none. */
 int64_t async_save_pending(const AsyncSave *a);
-/* Returns whether what is pending has been copied, so that the steps before it have ended. */
+/* Returns whether the snapshot of the pending save is complete; then the device has ended all steps
+ * before it. */
 bool async_save_copied(AsyncSave *a);
 
 #endif

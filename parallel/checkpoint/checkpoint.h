@@ -34,8 +34,8 @@ typedef struct {
 typedef struct {
     const Piece *weights;
     int n_weights;
-    /* NULL: the pieces have their data. Otherwise this has them, and they are whole and without
-     * memory; for a single rank only. */
+    /* NULL: the pieces contain their data. Otherwise the data are read through this; the pieces
+     * then cover whole tensors and have no memory. For a single rank only. */
     const WeightReader *reader;
     const Piece *slots;
     int n_slots;
@@ -59,8 +59,8 @@ typedef struct {
     /* Host memory for tensors on their way from or to a device, for data of other ranks, and for
      * files that are verified. */
     void *staging;
-    /* Checkpoints of steps divisible by this are never removed; 0: there are none such. The caller
-     * sets it. */
+    /* Checkpoints of steps divisible by this are never removed; 0: there are no such steps. The
+     * caller sets it. */
     int64_t keep_every;
     Event copied; /* recorded after the last copy from or to the staging buffer */
     bool copying; /* nobody has waited for that event yet */
@@ -85,49 +85,50 @@ void checkpoint_io_close(CheckpointIo *io);
  * failed save remains, unless the disk fails at the last sync.
  *
  * If the step's folder exists and verifies, it is not written again. If it is damaged, it is
- * replaced. If it holds another step, it is renamed. If it may not be read, the save fails. */
+ * replaced. If it holds another step, it is renamed. If it cannot be read because of its
+ * permissions, the save fails. */
 bool checkpoint_write(CheckpointIo *io, const char *run, const CheckpointContents *contents,
                       char *err, size_t n);
 /* Like checkpoint_write, but if the disk is full, removes checkpoints older than the newest one
  * that verifies, oldest first, and tries again. */
 bool checkpoint_write_making_room(CheckpointIo *io, const char *run,
                                   const CheckpointContents *contents, char *err, size_t n);
-/* Returns how many checkpoints that function could remove if step `newest` is the newest one that
- * verifies; keep_every as in CheckpointIo. First removes what crashed saves have left, as each save
- * does. Only rank 0 calls it. */
+/* Returns how many checkpoints checkpoint_write_making_room could remove if step `newest` is the
+ * newest one that verifies; keep_every as in CheckpointIo. First removes the leftovers of crashed
+ * saves, as each save does. Only rank 0 calls it. */
 int checkpoint_removable(const FsOps *fs, const char *run, int64_t newest, int64_t keep_every);
 /* Removes old checkpoints; call it after step `newest` has been committed. Keeps `newest`, the
  * `keep` - 1 newest readable checkpoints before it, those of steps divisible by io->keep_every, the
- * best one, which best.json names, and one with weights alone (checkpoint_weights_only); if
- * best.json cannot be read, keeps all. Removes all
- * other older ones, and leftovers of saves and removals that crashed. Damaged checkpoints newer
- * than the oldest kept one stay as evidence. */
+ * best one, which best.json names, and one with weights alone (checkpoint_weights_only). Removes
+ * all other older ones, and leftovers of saves and removals that crashed. If best.json cannot be
+ * read, keeps all checkpoints. Damaged checkpoints newer than the oldest kept one stay as evidence.
+ */
 bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err,
                       size_t n);
-/* Removes the checkpoints of later steps than `step`, the newest first, also the best one: a run
- * that has gone back to `step` will make these steps anew, with other data. Returns true once none
- * of them is a checkpoint any more, also after a crash of the machine; only warns of files of
- * theirs that could not be deleted. Otherwise returns false and sets `err`, and the earlier ones
- * are left. All ranks call it. */
+/* Removes the checkpoints of steps after `step`, the newest first, also the best one: a run that
+ * has gone back to `step` makes these steps again, with different data. Returns true if none of
+ * them is a checkpoint any more, even if the machine crashes now; for files that could not be
+ * deleted it only warns. Otherwise returns false and sets `err`; the earlier ones then remain. All
+ * ranks call it. */
 bool checkpoint_remove_after(CheckpointIo *io, const char *run, int64_t step, char *err, size_t n);
-/* Removes what crashed saves and interrupted removals have left in RUN/checkpoints; a symbolic link
- * is removed itself, not what it leads to. Only rank 0 calls this, and it must hold the run's lock.
+/* Removes what crashed saves and interrupted removals have left in RUN/checkpoints; of a symbolic
+ * link it removes only the link itself. Only rank 0 calls this, and it must hold the run's lock.
  * Returns false and sets `err` if something could not be removed. */
 bool checkpoint_tidy(CheckpointIo *io, const char *run, char *err, size_t n);
 /* Returns the bytes on disk that one save of `contents` takes over all ranks, rounded up a
  * little. */
 int64_t checkpoint_bytes(const CheckpointContents *contents);
 
-/* The bytes of the tensors that one rank writes in a save, of each part. */
+/* The bytes of the tensors that one rank writes in a save, for each part (weights, slots). */
 typedef struct {
     int64_t part[CHECKPOINT_PARTS];
 } CheckpointShare;
 /* Returns the share of rank `rank` of `ranks`. bytes[0..n_weights + n_slots) are the sizes of the
- * weights, and after them of the slots, in the order of the contents. */
+ * weights, followed by those of the slots, in the order of the contents. */
 CheckpointShare checkpoint_share(const int64_t *bytes, int n_weights, int n_slots, int writers,
                                  int ranks, int rank);
-/* Writes the ranks that write a save, in rising order, to rank[0..CHECKPOINT_MAX_WRITERS), and
- * returns their number. */
+/* Stores the ranks that write files of a save, in rising order, in rank[0..CHECKPOINT_MAX_WRITERS),
+ * and returns their number. */
 int checkpoint_writers(int writers, int ranks, int *rank);
 /* Returns the bytes of host memory in which a rank with this share stores a snapshot
  * (async_save.h). */
@@ -137,9 +138,9 @@ size_t checkpoint_snapshot_bytes(const CheckpointShare *share);
 
 typedef struct Checkpoint Checkpoint;
 
-/* Number of files that a rank keeps open, if the checkpoint has no more. They stay readable, with
- * the content that was checked, even if another process prunes the folder meanwhile. If there are
- * more files, they are opened one at a time when they are read. */
+/* If a checkpoint has at most so many files, a rank keeps all of them open. They stay readable,
+ * with the content that was checked, even if another process prunes the folder meanwhile. If there
+ * are more files, they are opened one at a time when they are read. */
 enum { CHECKPOINT_OPEN_FILES = 8 };
 
 /* Sets *steps to the steps that have a folder below RUN/checkpoints, newest first; the caller frees
@@ -152,8 +153,8 @@ char *checkpoint_path(const char *run, int64_t step);
  * process that is still training has pruned the checkpoint since then, which does not mean
  * damage. */
 bool checkpoint_gone(const char *path);
-/* Returns true unless `path`, a step's folder in RUN/checkpoints, is a symbolic link; otherwise
- * sets err. What a link there leads to was not saved by this run. */
+/* Returns true unless `path`, a step's folder in RUN/checkpoints, is a symbolic link; if it is,
+ * sets err. The target of such a link was not saved by this run. */
 bool checkpoint_not_linked(const char *path, char *err, size_t n);
 /* How many times a reader lists the checkpoints. It lists them again if another process, which is
  * still training, has pruned listed checkpoints before they could be read. */
@@ -175,16 +176,17 @@ bool checkpoint_verify(CheckpointIo *io, Checkpoint *c, char *err, size_t n);
  * checkpoint ignore them. Sets `err` if one is missing or differs. */
 bool checkpoint_verify_indexes(const Checkpoint *c, char *err, size_t n);
 /* Opens the newest checkpoint of a run that verifies. Damaged ones are skipped with a warning that
- * names them. One that the user may not read ends the search, because it may be intact.
+ * names them. One that the user has no permission to read ends the search, because it may be
+ * intact.
  *
  * Returns true and sets *out, which is NULL if the run has no checkpoints at all. Returns false and
  * sets `err` if it has some and none verifies, or if they cannot be listed. */
 bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out, char *err,
                             size_t n);
 /* Opens the newest checkpoint of an earlier step than `before` that verifies, and that holds more
- * than weights. One of a step divisible by `interval` (0: none is) is preferred to all others,
- * which somebody may have asked for at any step. Returns true and NULL in *out if there is none.
- * The caller must hold the run's lock. */
+ * than weights. A checkpoint of a step divisible by `interval` (0: there are none) is preferred to
+ * all others, because the others may have been saved at any step, such as at a stop. Returns true
+ * and NULL in *out if there is none. The caller must hold the run's lock. */
 bool checkpoint_open_before(CheckpointIo *io, const char *run, int64_t before, int64_t interval,
                             Checkpoint **out, char *err, size_t n);
 /* ---- the best -------------------------------------------------------------------------------- */
@@ -231,9 +233,10 @@ bool checkpoint_read(CheckpointIo *io, Checkpoint *c, CheckpointPart part, const
  * checkpoint_close. */
 const Manifest *checkpoint_manifest(const Checkpoint *c);
 const char *checkpoint_folder(const Checkpoint *c);
-/* Returns whether the checkpoint holds weights alone, of step 0, and no optimizer states: what an
- * import makes. A run begins its training with it: everything but the weights is fresh. Their dtype
- * need not be the run's (take.h). It is never pruned, and a later save of step 0 leaves it. */
+/* Returns whether the checkpoint is of step 0 and holds only weights, no optimizer states, as an
+ * import writes it. A run begins its training from it: everything except the weights is fresh.
+ * Their dtype need not be the run's (take.h). It is never pruned, and a later save of step 0 does
+ * not replace it. */
 bool checkpoint_weights_only(const Checkpoint *c);
 void checkpoint_close(Checkpoint *c); /* `c` may be NULL */
 

@@ -100,7 +100,7 @@ static bool reads_back(Save *s)
     char why[1024];
     Checkpoint *c = NULL;
     const Manifest *m = &s->layout.manifest;
-    /* Rank 0 may see what other machines have written some seconds later. */
+    /* Rank 0 may see files that other machines have written only some seconds later. */
     for (int f = 0; f < m->n_files && s->far; f++) {
         char *path = text_format("%s/%s", s->temporary, m->file[f].name);
         fs_await(path);
@@ -172,8 +172,8 @@ bool save_commit(Save *s)
         return error_set(s->err, s->n, "cannot rename %s to %s: %s", s->temporary, s->final,
                          strerror(errno));
     if (sync_parents(s)) return true;
-    /* The caller is told that this save failed, so no reader may find it: the rename is undone
-     * here, and the caller removes the folder. */
+    /* This save counts as failed, so no reader may find it: the rename is undone here, and the
+     * caller removes the folder. */
     fs->rename(fs->self, s->parent_fd, final, s->parent_fd, temporary);
     return false;
 }

@@ -1,5 +1,5 @@
-/* commit.h -- the steps of a save that rank 0 does: the folder, the texts, the renames. save.c says
- * which they are, and what a crash leaves. Private to parallel/checkpoint. */
+/* commit.h -- the steps of a save that rank 0 does: the folder, the texts, the renames. save.c
+ * lists the steps, and what a crash leaves. Private to parallel/checkpoint. */
 #ifndef PARALLEL_CHECKPOINT_COMMIT_H
 #define PARALLEL_CHECKPOINT_COMMIT_H
 
@@ -20,14 +20,14 @@ typedef struct {
     size_t n;
 } Save;
 
-/* Sets the paths of a save of this step, whose id all ranks have. `err` gets the messages of all
- * functions below. */
+/* Sets the paths of a save of this step; `save_id` is the same on all ranks. All functions below
+ * write their messages to `err`. */
 void save_begin(Save *save, CheckpointIo *io, const char *run, int64_t step, const char *save_id,
                 char *err, size_t n);
 /* Closes the folders and frees everything. */
 void save_end(Save *save);
-/* Draws a random id, by which files of two saves of the same step can be told apart if somebody
- * mixes them. */
+/* Draws a random id. It distinguishes files of two saves of the same step if somebody mixes them.
+ */
 void save_draw_id(char out[SAVE_ID_DIGITS + 1]);
 
 /* The rest is rank 0's work; on other ranks the functions do nothing and return true. None of them
@@ -39,8 +39,8 @@ bool save_open_parent(Save *save);
 void save_remove_leftovers(Save *save);
 /* Creates the temporary folder. */
 bool save_make_temporary(Save *save);
-/* Writes the texts beside the writers' files, syncs the folder, and opens it as any reader would:
- * the ends of step 1, and step 2. */
+/* Writes the indexes and the manifest next to the writers' files, syncs the folder (the end of step
+ * 1), and opens it as any reader would (step 2). */
 bool save_complete(Save *save);
 /* Steps 3 to 5. */
 bool save_commit(Save *save);

@@ -7,8 +7,8 @@
 
 /* Writes the folder name of a step to `out`, such as "step_00000123". */
 void checkpoint_step_name(char out[32], int64_t step);
-/* Returns the step in a folder's name, or -1 if checkpoint_step_name does not write exactly this
- * name for any step. */
+/* Returns the step in a folder's name, or -1 if the name is not exactly what checkpoint_step_name
+ * writes for some step. */
 int64_t checkpoint_step_of(const char *name);
 /* Returns "RUN/checkpoints"; the caller frees it. */
 char *checkpoint_parent(const char *run);

@@ -1,5 +1,5 @@
-/* holdings.c -- sends the ranks' extents, which say what elements of a tensor each rank has, to the
- * writers, which sort them by tensor. See holdings.h. */
+/* holdings.c -- sends the ranks' extents (which elements of a tensor each rank has) to the writers,
+ * which sort them by tensor. See holdings.h. */
 #include "parallel/checkpoint/holdings.h"
 
 #include "model/core/check.h"
@@ -16,7 +16,7 @@ enum { SENT_WORDS = sizeof(Sent) / sizeof(int64_t) };
 /* The extents of all ranks for one file, ordered by rank. */
 typedef struct {
     Sent *all;
-    int64_t *count, total, room; /* number of each rank's; their sum */
+    int64_t *count, total, room; /* number of extents of each rank; their sum */
 } Extents;
 
 /* Returns the piece of a file's tensor. */
@@ -25,7 +25,8 @@ static const Piece *piece_of(const CheckpointContents *contents, const Layout *l
     return contents_piece(contents, l->piece[l->file[file].first + i]);
 }
 
-/* Writes what this rank has of a file to out[0..tensors of the file). Returns the number. */
+/* Writes this rank's extents of the tensors of a file to out[0..tensors of the file). Returns their
+ * number. */
 static int64_t own_extents(const CheckpointContents *contents, const Layout *l, int file, Sent *out)
 {
     int64_t n = 0;
@@ -153,8 +154,8 @@ void holdings_gather(Holdings *out, CheckpointIo *io, const CheckpointContents *
     Sent *own = must_calloc((size_t)layout->n_pieces + 1, sizeof *own);
     out->files = layout->manifest.n_files;
     out->file = must_calloc((size_t)out->files + 1, sizeof *out->file);
-    /* All ranks go through the files in the same order, so each writer hears from all ranks at the
-     * latest when those of the files before have. */
+    /* All ranks go through the files in the same order. So the writers of the first files finish
+     * first, and no deadlock is possible. */
     for (int f = 0; f < out->files; f++)
         if (layout->file[f].writer == checkpoint_io_rank(io))
             receive_file(&out->file[f], io, contents, layout, f);

@@ -1,7 +1,7 @@
 /* holdings.h -- collects which rank has which elements of the tensors that are saved. A holding is
  * one rank's extent of a piece (pieces.h). The writer of a file gets the complete list for its
- * tensors, so it and the ranks that send to it need no further messages to agree on what is sent.
- * Private to parallel/checkpoint. */
+ * tensors, so the writer and the ranks that send to it need no further messages to agree on what is
+ * sent. Private to parallel/checkpoint. */
 #ifndef PARALLEL_CHECKPOINT_HOLDINGS_H
 #define PARALLEL_CHECKPOINT_HOLDINGS_H
 

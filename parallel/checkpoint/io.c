@@ -137,8 +137,8 @@ void checkpoint_io_take(CheckpointIo *io, const Piece *piece, int64_t from, int6
             copy(io, staged(piece, there, s.count), data_of(piece, s));
         used += bytes;
     }
-    /* One event for all stretches: a wait per stretch would cost a device round trip for every
-     * row. */
+    /* One event for all stretches: a wait per stretch would take a round trip to the device for
+     * every row. */
     if (!host && used > 0) end_copies(io);
 }
 

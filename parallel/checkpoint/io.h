@@ -1,4 +1,4 @@
-/* io.h -- copies data between a rank's pieces and the staging buffer, and lets the ranks agree on
+/* io.h -- copies data between a rank's pieces and the staging buffer, and makes the ranks agree on
  * results. Private to parallel/checkpoint; other folders include checkpoint.h.
  *
  * A piece is this rank's part of a tensor, and a stretch is a range of consecutive elements of it
@@ -14,8 +14,8 @@
 
 int checkpoint_io_rank(const CheckpointIo *io);
 int checkpoint_io_ranks(const CheckpointIo *io);
-/* Returns whether this is rank 0, which finds, decides, commits, removes and warns for all
- * ranks. */
+/* Returns whether this is rank 0, which finds, selects, commits and removes checkpoints and prints
+ * warnings for all ranks. */
 static inline bool checkpoint_io_leads(const CheckpointIo *io)
 {
     return checkpoint_io_rank(io) == 0;
@@ -25,8 +25,8 @@ static inline bool checkpoint_io_leads(const CheckpointIo *io)
 bool checkpoint_io_agree(CheckpointIo *io, bool good, char *err, size_t n);
 void checkpoint_io_share(CheckpointIo *io, void *data, size_t bytes);
 
-/* Returns whether this rank is on another machine than rank 0, so that it may see files that rank 0
- * has created some seconds later. */
+/* Returns whether this rank is on another machine than rank 0; it may then see files that rank 0
+ * has created only some seconds later. */
 bool checkpoint_io_far(const CheckpointIo *io);
 
 /* ---- windows --------------------------------------------------------------------------------- */
@@ -37,21 +37,20 @@ bool checkpoint_io_far(const CheckpointIo *io);
 void *checkpoint_io_half(const CheckpointIo *io, int half);
 
 /* Returns how many elements of [from, end) are in the extent, and sets *first to their first
- * stretch. *one says whether they are a single stretch. */
+ * stretch. Sets *one to whether they are a single stretch. */
 int64_t extent_count(const ParamExtent *extent, int64_t from, int64_t end, Stretch *first,
                      bool *one);
 /* Returns a pointer through which the host can read stretch `s` of the piece after
  * checkpoint_io_await. That is the piece's own memory if the host can read it; otherwise the device
  * begins to copy the stretch to `there`, which must have room for it, and `there` is returned. */
 const void *checkpoint_io_fetch(CheckpointIo *io, const Piece *piece, Stretch s, void *there);
-/* Begins to copy the elements of [from, end) that this rank has to `to`; checkpoint_io_await ends
- * it. If `packed`, the stretches are
- * stored one after the other; otherwise each goes to its place in the window, whose first element
- * is to[0]. */
+/* Begins to copy the elements of [from, end) that this rank has to `to`; checkpoint_io_await waits
+ * for the copies. If `packed`, the stretches are stored one after the other; otherwise each goes to
+ * its place in the window, whose first element is to[0]. */
 void checkpoint_io_take(CheckpointIo *io, const Piece *piece, int64_t from, int64_t end, void *to,
                         bool packed);
-/* Waits until the copies that checkpoint_io_fetch and checkpoint_io_take have begun have ended. It
- * must be called before the next of these two. */
+/* Waits until the copies begun by checkpoint_io_fetch or checkpoint_io_take have ended. It must be
+ * called before either of these is called again. */
 void checkpoint_io_await(CheckpointIo *io);
 /* The reverse of checkpoint_io_take without `packed`: copies the elements of [from, end) that this
  * rank has from the window into the piece. The copies have ended when it returns. */

@@ -15,7 +15,7 @@ const Piece *contents_piece(const CheckpointContents *c, int piece)
     return piece < c->n_weights ? &c->weights[piece] : &c->slots[piece - c->n_weights];
 }
 
-/* Returns the number of ranks that write. */
+/* Returns the number of ranks that write files. */
 static int layout_writers(int wanted, int ranks)
 {
     int writers = wanted > 0 ? wanted : 1;

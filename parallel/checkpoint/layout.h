@@ -31,8 +31,8 @@ void layout_free(Layout *layout);
 
 /* Returns the safetensors header entry of a piece; its offset is not set. */
 SafetensorsEntry layout_entry(const Piece *piece);
-/* Returns the rank of writer number k. Writers are spread evenly over the ranks, and the first is
- * rank 0. */
+/* Returns the rank of writer number k. Writers are spread evenly over the ranks; the first writer
+ * is rank 0. */
 int layout_writer(int k, int writers, int ranks);
 /* Returns whether the rank is one of the writers; rank 0 always is. */
 bool layout_writes(const CheckpointContents *contents, int ranks, int rank);

@@ -120,7 +120,7 @@ static void print_fields(FILE *to, const char *key, const void *values, const Ma
     fputs("},\n", to);
 }
 
-/* Prints the losses that later ones are compared with, as they are in their places. */
+/* Prints the losses with which later ones are compared, in the order of the array. */
 static void print_losses(FILE *to, const StepState *s)
 {
     fputs("\"losses\": [", to);

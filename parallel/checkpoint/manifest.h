@@ -1,5 +1,5 @@
 /* manifest.h -- writes and reads a checkpoint's manifest.json, which describes every file and
- * tensor of the folder and has their checksums. Code outside this folder gets it from
+ * tensor of the folder and contains their checksums. Code outside this folder gets it from
  * checkpoint_manifest.
  *
  * It is plain JSON with one tensor per line. Its last line is the CRC32C of all lines before it, so
@@ -7,9 +7,9 @@
  * with decimal digits, the same bits would depend on how a reader rounds.
  *
  * Version 1 had a single rank and one file each for weights and slots. Version 2 adds the number of
- * ranks that wrote it and lists its files. Version 3 adds what `health` needs: the last losses, and
- * the counts of spikes, of skipped tokens and of rollbacks. All of them can be read; what a version
- * does not have is 0.
+ * ranks that wrote it and lists its files. Version 3 adds the data for the section `health`: the
+ * last losses, and the counts of spikes, of skipped tokens and of rollbacks. All versions can be
+ * read; fields that a version does not have become 0.
  *
  * A tensor's data has one checksum per chunk. A chunk is the fewest whole rows that have at least
  * MANIFEST_CHUNK_BYTES bytes; the last chunk is the rest. Because chunks are whole rows, a reader
@@ -33,8 +33,8 @@ enum { CHECKPOINT_MAX_WRITERS = 64, CHECKPOINT_FILE_NAME = 48 };
  * expect it: "model.safetensors" if it is the only one, otherwise
  * "model-00001-of-00002.safetensors". The slots' files begin with "optimizer". */
 void checkpoint_file_name(char out[CHECKPOINT_FILE_NAME], CheckpointPart part, int file, int files);
-/* Returns the name of a part's index, such as "model.safetensors.index.json". The index says which
- * of the part's files has which tensor. */
+/* Returns the name of a part's index, such as "model.safetensors.index.json". The index lists which
+ * of the part's files contains which tensor. */
 const char *checkpoint_index_name(CheckpointPart part);
 
 typedef struct {

@@ -99,7 +99,7 @@ static bool parse_fields(JsonCursor *j, const char *key, void *values, const Man
     return json_expect(j, '}') && json_expect(j, ',');
 }
 
-/* Parses as many losses as n_losses says that there are. */
+/* Parses n_losses losses. */
 static bool parse_losses(JsonCursor *j, StepState *s)
 {
     if (!expect_key(j, "losses") || !json_expect(j, '[')) return false;
@@ -119,8 +119,7 @@ static bool parse_state(JsonCursor *j, int version, StepState *state)
            (version < 3 || parse_losses(j, state));
 }
 
-/* Returns whether the sizes of the grid are possible and consistent. They are used for nothing but
- * printing. */
+/* Returns whether the sizes of the grid are possible and consistent. They are only printed. */
 static bool world_possible(const ManifestWorld *w)
 {
     const int64_t sizes[] = {w->pp, w->dp, w->cp, w->tp}, most = 1 << 24;

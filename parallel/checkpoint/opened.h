@@ -17,7 +17,7 @@ struct Checkpoint {
 };
 
 /* Reads `bytes` bytes of a tensor's data, beginning at its byte `at`. Returns false and sets `err`
- * on failure; sets c->damaged, too, if the file has another size. */
+ * on failure; if the size of the file has changed, also sets c->damaged. */
 bool opened_read(Checkpoint *c, const ManifestTensor *t, void *to, size_t bytes, int64_t at,
                  char *err, size_t n);
 /* Sets `err` to a message that chunk `chunk` (from 0) of a tensor does not match its checksum,

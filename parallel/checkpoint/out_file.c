@@ -12,8 +12,8 @@
 
 static int create_file(const FsOps *fs, int folder, const char *path, char *err, size_t n)
 {
-    /* The folder is new and has a random name, so a file that exists in it already was made by
-     * somebody else. A symbolic link would redirect the data to another place; O_NOFOLLOW refuses
+    /* The folder is new and has a random name, so a file that already exists in it was created by
+     * another program. A symbolic link would redirect the data to another place; O_NOFOLLOW refuses
      * it. */
     int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
     int fd = fs->open(fs->self, folder, path_name(path), flags, 0666);

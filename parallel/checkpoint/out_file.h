@@ -5,7 +5,8 @@
 
 #include "model/core/fs.h"
 
-/* The file that is being written, and what has become of it and those before it. */
+/* The file that is being written, and whether it and the files before it were written without an
+ * error. */
 typedef struct {
     const FsOps *fs;
     const char *folder; /* its path */

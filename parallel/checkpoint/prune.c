@@ -2,7 +2,7 @@
  * make room on a full disk. See prune.h and checkpoint.h.
  *
  * A checkpoint is first renamed to .trash-step_N and then removed file by file. If the process
- * crashes in between, the remaining folder is not taken for a checkpoint, and the next save,
+ * crashes in between, the remaining folder does not look like a checkpoint, and the next save,
  * removal or start of the run deletes it. */
 #include "parallel/checkpoint/prune.h"
 
@@ -92,7 +92,7 @@ static bool stays(const char *run, int64_t step, int64_t best, int64_t keep_ever
 
 /* ---- pruning --------------------------------------------------------------------------------- */
 
-/* Renames a checkpoint to `trash`, so that it is none any more. */
+/* Renames a checkpoint to `trash`, so that it is no longer a checkpoint. */
 static bool discard_step(CheckpointIo *io, int parent_fd, int64_t step, char trash[static 48],
                          char *err, size_t n)
 {
@@ -183,7 +183,8 @@ static bool remove_after(CheckpointIo *io, const char *run, int64_t step, char *
     bool tidy = open_parent(io->fs, run, &parent_fd, &steps, &n_steps, err, n), good = true;
     if (parent_fd < 0) return false;
     if (!tidy) log_warning("%s", err);
-    /* The newest first: what is left by a crash is what a run that was stopped earlier has. */
+    /* The newest first: after a crash the remaining checkpoints are those of a run that was stopped
+     * earlier. */
     while (good && removed < n_steps && steps[removed] > step) {
         good = discard_step(io, parent_fd, steps[removed], trash, err, n);
         if (good && !fs_remove_tree(io->fs, parent_fd, trash, err, n)) log_warning("%s", err);
@@ -215,8 +216,8 @@ static bool verifies(CheckpointIo *io, const char *run, int64_t step)
     return whole;
 }
 
-/* Reads the step of the best checkpoint, 0 if there is none, which must not be removed. Returns
- * false if it is not known: then any checkpoint may be the best. */
+/* Reads the step of the best checkpoint, which must not be removed; 0 if there is none. Returns
+ * false if it cannot be read: then any checkpoint may be the best. */
 static bool find_best(const char *run, int64_t *step)
 {
     char why[512];
@@ -242,7 +243,7 @@ int checkpoint_removable(const FsOps *fs, const char *run, int64_t newest, int64
 }
 
 /* Removes checkpoints from the end of steps[0..n_steps), which is sorted newest first, until
- * `bytes` bytes are free, but never one that stays. Returns how many it removed. */
+ * `bytes` bytes are free, but never one that is kept for good. Returns how many it removed. */
 static int remove_oldest(CheckpointIo *io, const char *run, int parent_fd, const int64_t *steps,
                          int n_steps, int64_t bytes)
 {

@@ -9,9 +9,9 @@
  * that match their pattern exactly are removed. The caller must hold the run's lock, so no save can
  * be writing them. Returns false and sets `err` if something could not be removed. */
 bool checkpoint_remove_leftovers(const FsOps *fs, int parent_fd, char *err, size_t n);
-/* Removes checkpoints older than the newest that verifies, except those that stay, oldest first: at
- * least one, and more while fewer than `bytes` bytes are free. The ranks share the reading that
- * verifying needs. Returns on all ranks how many checkpoints were removed. */
+/* Removes checkpoints older than the newest that verifies, oldest first, except those that are kept
+ * for good: at least one, and more while fewer than `bytes` bytes are free. The ranks divide the
+ * verification among themselves. Returns on all ranks how many checkpoints were removed. */
 int checkpoint_make_room(CheckpointIo *io, const char *run, int64_t bytes);
 
 #endif

@@ -37,8 +37,8 @@ static bool agree(CheckpointIo *io, Save *s, bool good)
 /* Checks on all ranks what exists under the final name. Sets *saved if it is this step and
  * verifies. Otherwise sets s->aside to the name to which it will be moved. A damaged checkpoint
  * becomes trash, which is removed at the end of the save. A checkpoint that holds another step must
- * have been renamed by a user; it is kept under a name that contains its step. Returns false if it
- * may not be read: it may be intact, and must then not be replaced. */
+ * have been renamed by a user; it is kept under a name that contains its step. Returns false if
+ * there is no permission to read it: it may be intact, and must then not be replaced. */
 static bool inspect_final(CheckpointIo *io, Save *s, int64_t own_step, bool *saved)
 {
     char why[1024];
@@ -84,7 +84,7 @@ static bool write_content(CheckpointIo *io, Save *s, const CheckpointContents *c
 static bool save_anew(CheckpointIo *io, Save *s, const CheckpointContents *contents)
 {
     layout_build(&s->layout, contents, checkpoint_io_ranks(io), s->save_id);
-    save_remove_leftovers(s); /* leftovers may be what fills the disk */
+    save_remove_leftovers(s); /* leftovers may fill the disk */
     bool good = write_content(io, s, contents);
     good = agree(io, s, good && (contents->trial || save_commit(s)));
     if (!good || contents->trial) save_remove_temporary(s);

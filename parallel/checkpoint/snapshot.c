@@ -78,8 +78,8 @@ void snapshot_copy(Snapshot *s, Device *device, const CheckpointContents *conten
         CHECK(piece->extent.count == count, "%s is not whole", piece->name);
         Tensor to = tensor_1d(snapshot_at(s, layout, i, 0), piece->dtype, count);
         if (device && device->backend->place != piece->data.place)
-            /* States on the host: CUDA's copies between host memory wait for the stream, and the
-             * host with them. A kernel reads and writes there without that. */
+            /* States on the host: CUDA copies between host memory wait for the stream and block the
+             * host. A kernel can copy without blocking it. */
             op_copy(device, to, piece->data);
         else if (device)
             device_copy(device, to, piece->data);

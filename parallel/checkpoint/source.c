@@ -11,7 +11,7 @@
 typedef struct {
     WeightSource source; /* must come first */
     Checkpoint *checkpoint;
-    const ManifestTensor **held; /* for each tensor of the source: that of the manifest */
+    const ManifestTensor **held; /* for each tensor of the source: the manifest's tensor */
     /* The chunk in memory, if there is one: its tensor (-1: none) and its number. */
     char *chunk;
     int64_t capacity;
@@ -75,7 +75,8 @@ static void close_source(WeightSource *source)
     free(s);
 }
 
-/* Adds a tensor of the manifest to the source; returns false and sets `err` if it is no weight. */
+/* Adds a tensor of the manifest to the source; returns false and sets `err` if it is not a weight.
+ */
 static bool add(CheckpointSource *s, const ManifestTensor *t, char *err, size_t n)
 {
     const SafetensorsEntry *e = &t->entry;
@@ -114,7 +115,7 @@ bool checkpoint_source_open(Checkpoint *c, WeightSource **out, char *err, size_t
 /* ---- master copies --------------------------------------------------------------------------- */
 
 /* If `t` is the master copy of a weight, which is called WEIGHT.master, presents it instead of that
- * weight. A slot of another name or shape is no master, and is left alone. */
+ * weight. A slot with another name or shape is not a master copy and is ignored. */
 static void present_master(CheckpointSource *s, const ManifestTensor *t)
 {
     static const char suffix[] = ".master"; /* optimizer_slot_name of SLOT_MASTER */

@@ -1,4 +1,4 @@
-/* take.c -- takes the weights of a run from a WeightSource. See take.h. */
+/* take.c -- fills the weights of a run from a WeightSource. See take.h. */
 #include "parallel/checkpoint/take.h"
 
 #include "model/core/check.h"
@@ -11,7 +11,7 @@
 
 /* ---- names and shapes ------------------------------------------------------------------------ */
 
-/* The tables whose last rows may be left out, by the names that the model gives them. */
+/* The tables whose last rows may be left out, by their names in the model. */
 typedef enum { ROWS_FIXED, ROWS_TOKENS, ROWS_POSITIONS } RowKind;
 
 static RowKind row_kind(const char *name)
@@ -42,7 +42,8 @@ typedef struct {
     int count;
 } Misfits;
 
-/* Names a tensor that does not fit: `t` or `w` is NULL if one side has no such tensor. */
+/* Appends a tensor that does not fit to the message: `t` or `w` is NULL if one side has no such
+ * tensor. */
 static void add_misfit(Misfits *m, const SourceTensor *t, const Piece *w)
 {
     if (m->count++ >= MOST) return;
@@ -113,7 +114,7 @@ bool take_fits(const WeightSource *source, Take *take, const Piece *weights, int
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-/* The buffers of one rank: a window of rows as the source has them, and the same in f32 if the
+/* The buffers of one rank: a window of rows in the source's dtype, and the same in f32 if the
  * source has f64 and the run computes in f32. */
 typedef struct {
     CheckpointIo *io;
@@ -131,7 +132,7 @@ static int64_t window_rows(const SourceTensor *t)
     return row < most ? most / row : 1;
 }
 
-/* Sets the message that so many values of a tensor do not fit a dtype; returns false. */
+/* Sets the message that a number of values of a tensor do not fit a dtype; returns false. */
 static bool beyond(Taking *t, const char *name, int64_t lost, DType dtype)
 {
     t->take->refused = true;

@@ -99,14 +99,14 @@ bool checkpoint_verify_indexes(const Checkpoint *c, char *err, size_t n)
 typedef enum {
     SEARCH_FOUND,
     SEARCH_NONE_VERIFIES,
-    SEARCH_DENIED,   /* the newest untried one may not be read */
+    SEARCH_DENIED,   /* no permission to read the newest untried one */
     SEARCH_OUTDATED, /* none verifies, but listed ones have been removed meanwhile */
 } SearchResult;
 
 /* Tries the steps of a list, newest first, and sets *out to the first checkpoint that verifies.
  * `why` is set to the reason why the last one tried was rejected. A listed folder that no longer
  * exists causes no warning: a process that is still training prunes only after it has committed a
- * newer checkpoint, which a new list will contain. A checkpoint that may not be read ends the
+ * newer checkpoint, which a new list will contain. A checkpoint without read permission ends the
  * search. It may be intact, and resuming from an older one would silently lose steps. */
 static SearchResult search_newest(CheckpointIo *io, const char *run, const int64_t *steps,
                                   int n_steps, Checkpoint **out, char *why, size_t n)
@@ -158,7 +158,7 @@ bool checkpoint_open_newest(CheckpointIo *io, const char *run, Checkpoint **out,
     SearchResult result = SEARCH_OUTDATED;
     int n_steps = 0;
     *out = NULL;
-    /* An outdated list is made again, but only a limited number of times: a run that saves as fast
+    /* An outdated list is read again, but only a limited number of times: a run that saves as fast
      * as this loop reads could keep it busy forever. */
     for (int i = 0; result == SEARCH_OUTDATED && i < CHECKPOINT_LIST_ATTEMPTS; i++) {
         int64_t *steps;

@@ -20,7 +20,8 @@ typedef struct {
     const CheckpointContents *contents;
     Layout *layout;
     Holdings holdings;
-    Snapshot *snapshot; /* the windows go there, and no file is written; NULL: to the files */
+    Snapshot
+        *snapshot; /* the windows are stored there instead of in files; NULL: files are written */
     OutFile out;
 } Writing;
 
@@ -68,7 +69,7 @@ typedef struct {
     int half;         /* of the staging buffer */
     bool own;         /* this rank writes the file */
     int64_t count;    /* number of elements that this rank has */
-    const void *data; /* where the host finds them; for the writer, the window */
+    const void *data; /* where the host can read them; for the writer, the window */
 } Turn;
 
 static const Piece *piece_of(const Writing *w, const Turn *t)
@@ -76,8 +77,8 @@ static const Piece *piece_of(const Writing *w, const Turn *t)
     return contents_piece(w->contents, w->layout->piece[t->at.tensor]);
 }
 
-/* Returns where the window is completed that this rank writes: in the snapshot, or in its half of
- * the staging buffer. Other ranks pack their part there. */
+/* Returns where the window is assembled: on its writer in the snapshot, or in the window's half of
+ * the staging buffer; there the other ranks pack their part. */
 static void *place_of(const Writing *w, const Turn *t)
 {
     if (t->own && w->snapshot) return snapshot_at(w->snapshot, w->layout, t->at.tensor, t->at.from);
@@ -96,8 +97,8 @@ static void read_part(Writing *w, Turn *t)
                                           t->at.from, t->count, half, out->err, out->n);
 }
 
-/* Begins to copy this rank's part of the window: for the writer to its place, for others into their
- * half of the staging buffer, as one message. */
+/* Begins to copy this rank's part of the window: on the writer to its place in the window, on other
+ * ranks into the staging buffer, packed as one message. */
 static void fetch_part(Writing *w, Turn *t)
 {
     if (w->contents->reader) {
@@ -128,7 +129,8 @@ static void send_part(Writing *w, const Turn *t)
                   w->layout->file[t->file].writer);
 }
 
-/* Receives the part of the window that rank h->rank has, and puts it in its place there. */
+/* Receives the part of the window that rank h->rank has, and stores it at its place in the window.
+ */
 static void receive_part(Writing *w, const Turn *t, const Holding *h, size_t size)
 {
     Stretch s;
@@ -166,7 +168,7 @@ static void write_window(Writing *w, const Turn *t)
     size_t bytes = (size_t)((t->at.end - t->at.from) * size);
     uint32_t *crc = &m->chunk[t->at.from * size / manifest_chunk_bytes(&m->entry)];
     if (w->snapshot) {
-        /* What the host can read was not fetched. */
+        /* Data that the host can read were not fetched. */
         void *place = place_of(w, t);
         if (t->data != place) memcpy(place, t->data, bytes);
         return;
@@ -177,14 +179,14 @@ static void write_window(Writing *w, const Turn *t)
 }
 
 /* Does this rank's part of the work for a window whose data are being fetched. Meanwhile the device
- * fetches those of the next one, if there is one. */
+ * fetches the data of the next window, if there is one. */
 static void do_turn(Writing *w, const Turn *t, Turn *next)
 {
     checkpoint_io_await(w->io);
     /* Even if the disk has failed, the window is completed: the other ranks send it in any case and
      * would wait forever if the writer did not receive. */
     if (t->own) receive_parts(w, t);
-    /* Only now the other half of the staging buffer is free. */
+    /* The other half of the staging buffer is free only from here on. */
     if (next) fetch_part(w, next);
     if (t->own)
         write_window(w, t);
@@ -262,7 +264,8 @@ static void write_part(Writing *w, CheckpointPart part)
     if (own >= 0 && !w->snapshot) out_file_end(&w->out);
 }
 
-/* Gathers what all ranks have, window by window, and writes or stores what this rank writes. */
+/* Gathers the parts of all ranks, window by window, and writes or stores the windows of this rank's
+ * files. */
 static void gather(Writing *w)
 {
     holdings_gather(&w->holdings, w->io, w->contents, w->layout);
@@ -294,7 +297,7 @@ bool write_tensors(CheckpointIo *io, const CheckpointContents *contents, Layout 
                    const char *folder, char *err, size_t n)
 {
     Writing w = {.io = io, .contents = contents, .layout = layout};
-    if (checkpoint_io_far(io)) fs_await(folder); /* if it fails, opening the folder says why */
+    if (checkpoint_io_far(io)) fs_await(folder); /* if it fails, opening the folder reports why */
     /* A rank that cannot open the folder still takes part in all communication below, without
      * writing. */
     w.out = out_file_open(io->fs, folder, err, n);

@@ -1,4 +1,4 @@
-/* writer_thread.c -- starts and ends the thread that writes checkpoints, and hands it its jobs. See
+/* writer_thread.c -- starts and ends the thread that writes checkpoints, and gives it its jobs. See
  * writer_thread.h. */
 #include "parallel/checkpoint/writer_thread.h"
 

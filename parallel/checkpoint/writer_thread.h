@@ -10,8 +10,8 @@ typedef struct {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    /* Under the mutex: the job that is to be done or under way, NULL if there is none, and whether
-     * the thread is to end. */
+    /* Protected by the mutex: the job that is waiting or running (NULL: none), and whether the
+     * thread is to end. */
     void (*job)(void *context);
     void *context;
     bool ends;
@@ -24,11 +24,11 @@ typedef struct {
 void writer_thread_start(WriterThread *w);
 /* Ends the thread, which must have no job. */
 void writer_thread_end(WriterThread *w);
-/* Gives the thread a job; it must have none. What the caller wrote to memory before, the job
- * sees. */
+/* Gives the thread a job; it must have none. The job sees everything that the caller wrote to
+ * memory before. */
 void writer_thread_give(WriterThread *w, void (*job)(void *context), void *context);
-/* Returns whether the thread has a job that it has not done yet. After false, the caller sees what
- * the job wrote to memory. */
+/* Returns whether the thread has a job that is not finished. After false, the caller sees
+ * everything that the job wrote to memory. */
 bool writer_thread_busy(WriterThread *w);
 /* Waits until the thread has no job. */
 void writer_thread_wait(WriterThread *w);

@@ -11,7 +11,7 @@ typedef struct {
     const BlameTransport *transport;
     void *world;
     const void *group;
-    bool devices; /* of devices, not of hosts */
+    bool devices; /* it is a call of devices, not of hosts */
 } Call;
 
 /* A rank that is waited for, the rank that waits for it, and where. */
@@ -24,7 +24,8 @@ typedef struct {
 /* A call whose ranks a search has added already. */
 typedef struct {
     uint64_t key;
-    uint32_t search; /* number of the search; others' entries are empty places */
+    uint32_t search; /* number of the search that added it; entries of earlier searches count as
+                      * empty */
     bool stands;
 } Known;
 
@@ -35,7 +36,8 @@ struct BlameRoom {
     Link *link; /* [2 x ranks] */
     int n;
     bool *seen[2];  /* [ranks] hosts, devices */
-    int *own, *who; /* [ranks] of the wait where the search begins, and of the one it looks at */
+    int *own, *who; /* [ranks] the `who` of the wait where the search begins, and of the one that is
+                     * being followed */
     int *reached;   /* [ranks] */
     Known *known;   /* [places] a hash table */
     size_t places;  /* a power of two, more than twice as many as there can be calls */
@@ -54,7 +56,7 @@ BlameRoom *blame_room_create(int ranks)
     room->own = must_calloc((size_t)ranks, sizeof *room->own);
     room->who = must_calloc((size_t)ranks, sizeof *room->who);
     room->reached = must_calloc((size_t)ranks, sizeof *room->reached);
-    /* Of each of the 2 x ranks links, up to two calls. */
+    /* Each of the 2 x ranks links can add up to two calls. */
     for (room->places = 8; room->places < 8 * (size_t)ranks;)
         room->places *= 2;
     room->known = must_calloc(room->places, sizeof *room->known);
@@ -151,8 +153,8 @@ static bool follow_in(Walk *w, int rank, bool devices, Call *call, bool *stands)
     return true;
 }
 
-/* Does the same for the rank of a link. If only its device is missing, what its host does is no
- * cause. */
+/* Does the same for the rank of a link. If only its device is missing, its host's waits are not
+ * followed. */
 static bool follow(Walk *w, const Link *link, Call *call, bool *stands)
 {
     return (!link->device && follow_in(w, link->rank, false, call, stands)) ||
@@ -194,8 +196,8 @@ void blame_find(const BlameWaits *waits, const BlameWait *wait, Blame *blame)
             describe(&call, link->rank, blame);
             return;
         }
-        /* A host that is waited for by a host, and waits for none itself, need not be waiting for
-         * its device. */
+        /* If a host waits for this host, which waits for no host itself, it need not be waiting for
+         * its device either. */
         if (running == NULL && by_host && call.devices) running = link;
     }
     *blame = (Blame){.kind = BLAME_CIRCLE};
@@ -212,7 +214,7 @@ int blame_reach(const BlameWaits *waits, const BlameWait *wait, const int **rank
         bool stands;
         follow(w, &w->link[i], &call, &stands);
     }
-    /* A rank may be there twice, with its host and with its device. */
+    /* A rank may be in the list twice: its host and its device. */
     memset(w->seen[false], 0, (size_t)w->ranks * sizeof *w->seen[0]);
     for (int i = 0; i < w->n; i++) {
         if (!w->seen[false][w->link[i].rank]) w->reached[n++] = w->link[i].rank;

@@ -1,12 +1,13 @@
-/* blame.h -- finds out which rank holds up the others. Starting from a rank that has waited too
+/* blame.h -- finds the rank for which the others wait. Starting from a rank that has waited too
  * long, it follows each wait to the ranks that are waited for, until it finds a rank that is not
- * waiting for anybody.
+ * waiting.
  *
  * A transport describes its ranks with a table of three functions: which group's call a rank is
- * waiting in, which ranks have not arrived at that call, and the call as text. The search reads no
- * peer's memory itself, so a transport whose ranks are processes can ask them by message. There are
- * two kinds of waits: hosts wait for hosts, and devices wait in calls for devices (NCCL's). The
- * search follows both, if it is given both. The error messages are in deadline.c. */
+ * waiting in, which ranks have not arrived at that call, and the call as text. The search itself
+ * reads no peer's memory, so a transport whose ranks are processes can collect the waits by
+ * messages. There are two kinds of waits: hosts wait for hosts, and devices wait in calls for
+ * devices (NCCL's). The search follows both kinds if it is given both. The error messages are in
+ * deadline.c. */
 #ifndef PARALLEL_COMM_BLAME_H
 #define PARALLEL_COMM_BLAME_H
 
@@ -31,7 +32,8 @@ typedef struct {
     /* World ranks that have not arrived, in the group's order; with BLAME_NOTHING, all ranks of the
      * group. There is room for all ranks of the world. */
     int *who, n;
-    bool alike; /* every rank that waits in this call lacks the same ranks (BlameTransport.key) */
+    bool alike;                  /* every rank that waits in this call waits for the same ranks
+                                  * (BlameTransport.key) */
     char call[BLAME_CALL_BYTES]; /* description, for example "group tp, call 7, all-reduce of 64
                                   * f32" */
     RankHosts hosts;             /* for messages */
@@ -45,33 +47,34 @@ typedef struct {
     /* Fills in wait->lack, wait->who and wait->n for the rank's wait in that group, and sets
      * wait->alike if it holds. Returns false if the wait has ended meanwhile. */
     bool (*lacks)(void *world, const void *group, int rank, BlameWait *wait);
-    /* Returns a number that only the ranks that wait in the same call of that group have; 0: none.
-     * If they all lack the same ranks, a search asks for one of them alone. Otherwise it would look
-     * at all members of a group once for each member. May be NULL. */
+    /* Returns a number that identifies the call of that group in which the rank waits, the same for
+     * all ranks that wait in it; 0: none. If all of them wait for the same ranks, a search calls
+     * `lacks` for only one of them. Otherwise it would check all members of a group once for each
+     * member. May be NULL. */
     uint64_t (*key)(void *world, const void *group, int rank);
     /* Writes a description of that call to text[0..n). */
     void (*describe)(void *world, const void *group, int rank, char *text, size_t n);
 } BlameTransport;
 
-/* The memory of searches, so that they allocate nothing. One search at a time may use it. */
+/* Memory for searches, so that they allocate nothing. One search at a time may use it. */
 typedef struct BlameRoom BlameRoom;
-/* Creates it for so many ranks, at most COMM_MAX_RANKS. */
+/* Creates it for `ranks` ranks, at most COMM_MAX_RANKS. */
 BlameRoom *blame_room_create(int ranks);
 void blame_room_destroy(BlameRoom *room);
-/* Returns room for the `who` of the wait with which a search begins. */
+/* Returns the room's array of ranks. The caller of a search uses it as `who` of the first wait. */
 int *blame_room_who(BlameRoom *room);
 
-/* The waits of all ranks. A kind that is not known has no transport. */
+/* The waits of all ranks. If one kind is not known, its transport is NULL. */
 typedef struct {
     BlameRoom *room;
     RankHosts names; /* of the ranks' machines, for messages */
     struct {
         const BlameTransport *transport;
         void *world;
-    } hosts,     /* a rank whose host has not arrived may wait in one of its calls */
-        devices; /* a rank may also wait here. Of each wait, only the first rank is followed. The
-                  * device of the rank that starts the search may also be busy in another call, so
-                  * that rank itself may turn out to be the cause */
+    } hosts,     /* hosts: a rank whose host has not arrived may wait in one of these calls */
+        devices; /* devices: a rank may also wait in one of these. Of each wait, only the first rank
+                  * is followed. The device of the rank that starts the search may also be busy in
+                  * another call, so this rank itself may be the cause */
 } BlameWaits;
 
 /* The cause of a wait. */
@@ -83,7 +86,7 @@ typedef struct {
         BLAME_CIRCLE      /* the ranks wait for each other */
     } kind;
     int rank, by;
-    bool device; /* BLAME_RANK: the rank's device has not arrived, although its host has */
+    bool device; /* of BLAME_RANK: the rank's device has not arrived, although its host has */
     char call[BLAME_CALL_BYTES];
 } Blame;
 
@@ -93,9 +96,9 @@ void blame_find(const BlameWaits *waits, const BlameWait *wait, Blame *blame);
  * for in turn, but not the host of wait->rank. Sets *rank to a list of them in waits->room, which
  * the next search replaces, and returns their number. */
 int blame_reach(const BlameWaits *waits, const BlameWait *wait, const int **rank);
-/* Returns whether this rank alone keeps the wait from ending: every other rank that is waited for,
- * directly or through others, waits for it in turn. If wait->devices, it is enough that its host
- * has not arrived. wait->lack must not be BLAME_NOTHING. */
+/* Returns whether this rank is the only cause of the wait: every other rank that is waited for,
+ * directly or indirectly, waits for it in turn. If wait->devices, it is enough that its host has
+ * not arrived. wait->lack must not be BLAME_NOTHING. */
 bool blame_only(const BlameWaits *waits, const BlameWait *wait, int rank);
 
 #endif

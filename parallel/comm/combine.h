@@ -1,4 +1,4 @@
-/* combine.h -- the reductions of all transports that compute them themselves. */
+/* combine.h -- reductions for the transports that compute them themselves (all but NCCL). */
 #ifndef PARALLEL_COMM_COMBINE_H
 #define PARALLEL_COMM_COMBINE_H
 

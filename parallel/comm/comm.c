@@ -35,7 +35,7 @@ static Comm *carrier(Comm *comm, const Device *on)
     return on == NULL && comm->host ? comm->host : comm;
 }
 
-/* Returns the ranks of the group as ranks of the world; a world is a line of all ranks. */
+/* Returns the group's ranks as ranks of the world; those of a world are all ranks. */
 static CommLine line_of(const Comm *comm)
 {
     return comm->line.size > 0 ? comm->line : (CommLine){0, 1, comm->size};
@@ -52,8 +52,8 @@ static GraphGroup recorded_group(const Comm *comm)
 }
 
 /* State at the start of a call: the time, how long this communicator has waited so far, the
- * recorder from which the transport's work is hidden, or NULL, and the call's entry in the flight,
- * or 0. */
+ * recorder from which the transport's work is hidden (or NULL), and the number of the call's entry
+ * in the flight recorder (or 0). */
 typedef struct {
     double start, waited;
     Recorder *hidden;
@@ -74,8 +74,8 @@ static void clock_stop(const Comm *comm, Clock begun)
     if (comm->size > 1) flight_show(comm->flight);
 }
 
-/* Notes a collective of `comm` in its flight; x is NO_TENSOR if it moves none. Groups of one rank
- * wait for nobody. */
+/* Notes a collective of `comm` in its flight recorder; x is NO_TENSOR if it moves none. Groups of
+ * one rank wait for nobody, so their calls are not noted. */
 static int64_t note_collective(Comm *comm, const Device *on, int code, Tensor x, int root)
 {
     if (comm->size == 1) return 0;
@@ -110,8 +110,8 @@ static Exposed *exposed_of(const Comm *comm, const Device *on)
     return on == NULL || on->view ? NULL : comm->exposed;
 }
 
-/* Returns the recorder that must know of a call; NULL: none. A group of one rank sends nothing, at
- * most the device copies, which is recorded as a copy. */
+/* Returns the recorder that must record a call; NULL: none. A group of one rank sends nothing; if
+ * the device copies, this is recorded as a copy. */
 static Recorder *recorder_of(const Comm *comm, const Device *on)
 {
     return on && comm->size > 1 ? on->recorder : NULL;
@@ -276,7 +276,8 @@ void comm_barrier(Comm *comm)
     flight_end(comm->flight, noted);
 }
 
-/* Adds the group to the flight. The ranks of a split are no line. */
+/* Adds the group to the flight recorder. Ranks of a split are not evenly spaced in general, so they
+ * are not stored (`line` false). */
 static void join_flight(Comm *comm, Flight *flight, bool line)
 {
     GraphGroup group = recorded_group(comm);
@@ -311,7 +312,7 @@ Comm comm_line(Comm *comm, const char *name, CommLine line)
           "rank %d of %d in group %s of %d ranks %d + i %d", comm->rank, comm->size, name,
           line.size, line.first, line.stride);
     int64_t noted = note_collective(comm, NULL, COMM_SPLIT, NO_TENSOR, -1);
-    /* Lines that do not overlap begin at different ranks. */
+    /* Disjoint lines begin at different ranks, so `first` serves as the color. */
     Comm group =
         by->ops->line ? by->ops->line(by, name, line) : by->ops->split(by, name, line.first, at);
     CHECK(group.rank == at && group.size == line.size, "group %s: rank %d of %d, not %d of %d",

@@ -34,8 +34,8 @@ typedef enum {
 } CommVerb;
 extern const char *const comm_verb_name[COMM_VERBS];
 
-/* The other calls in which ranks wait for each other. They follow the verbs, so that a number names
- * either. */
+/* The other calls in which ranks wait for each other. Their numbers follow those of the verbs, so
+ * that one number can stand for either. */
 enum { COMM_BARRIER = COMM_VERBS, COMM_SPLIT, COMM_CALLS };
 /* The names of verbs and of these calls. */
 extern const char *const comm_call_name[COMM_CALLS];
@@ -92,12 +92,12 @@ struct Comm {
                          * transport */
     Exposed *exposed;   /* of the axis that the group belongs to; NULL: not measured */
     RecordedCalls recorded; /* for the device's recorder */
-    Flight *flight;         /* of this rank; notes every call. NULL: none */
+    Flight *flight;         /* this rank's flight recorder, which notes every call; NULL: none */
     int flight_group;       /* the group's index there */
-    int64_t collectives;    /* how many this rank has begun in this group, with barriers and splits;
-                             * groups of one rank count none */
-    int64_t first_message;  /* number of the flight's entry of the first message since group_begin;
-                             * 0: none */
+    int64_t collectives;    /* how many collectives this rank has begun in this group, including
+                             * barriers and splits; not counted in groups of one rank */
+    int64_t first_message;  /* number of the flight recorder's entry for the first message since
+                             * group_begin; 0: none */
 };
 
 /* Returns a communicator of one rank, in which no data moves. */
@@ -106,8 +106,8 @@ Comm comm_self(const char *name);
  * because it frees their events. All enqueued calls must be complete: the caller has synchronized
  * the devices, or has freed device memory, which also synchronizes. */
 void comm_close(Comm *comm);
-/* From now on the calls of this group, and of groups made of it, are noted in the flight; NULL: no
- * more. The flight must outlive that. */
+/* From now on the calls of this group, and of groups made from it, are noted in this flight
+ * recorder; NULL: no longer. The recorder must outlive the groups, or be replaced by NULL first. */
 void comm_flight(Comm *comm, Flight *flight);
 /* Returns the counts so far. They are zero for operations that were never called. */
 const CommCounts *comm_counts(const Comm *comm);

@@ -71,7 +71,7 @@ static Comm counted_group(const char *name, int rank, int size);
 
 static Comm counted_line(Comm *comm, const char *name, CommLine line)
 {
-    /* As on other transports, a group of one rank is no group. */
+    /* As on other transports, a group of one rank needs no transport. */
     if (line.size == 1) return comm_self(name);
     return counted_group(name, (comm->rank - line.first) / line.stride, line.size);
 }

@@ -1,18 +1,19 @@
-/* counted.h -- a world of which only one rank exists. A rank's layout, memory and calls can then be
- * found out without the others, in a world of any size. Its calls are counted as in any group. */
+/* counted.h -- a simulated world of which only one rank exists. With it, one rank's layout, memory
+ * and calls can be computed without the other ranks, in a world of any size. Its calls are counted
+ * as in any group. */
 #ifndef PARALLEL_COMM_COUNTED_H
 #define PARALLEL_COMM_COUNTED_H
 
 #include "parallel/comm/comm.h"
 
-/* Returns the world of `size` ranks as its rank `rank` sees it; comm_close closes it. Groups are
- * made by comm_line, not by comm_split, because nobody can say which ranks would pass the same
+/* Returns the world of `size` ranks as its rank `rank` sees it; comm_close closes it. Groups must
+ * be made by comm_line, not by comm_split, because it is unknown which ranks would pass the same
  * color.
  *
  * Calls return at once. A host call acts as if all ranks had passed the same value: a sum is `size`
- * times the value (f64, f32, i64, i32), a maximum the value, a gather as many copies, a broadcast
- * leaves it, and a message that is received is not written. Calls that a device carries move
- * nothing. */
+ * times the value (f64, f32, i64, i32), a maximum the value, an all-gather makes `size` copies, a
+ * broadcast leaves the tensor unchanged, and a receive writes nothing. Calls that a device carries
+ * move no data. */
 Comm comm_counted(int rank, int size);
 /* Returns whether the group belongs to such a world. A group of one rank may be one of any world.
  */

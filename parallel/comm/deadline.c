@@ -25,7 +25,7 @@ double deadline_sleep(pthread_cond_t *condition, pthread_mutex_t *mutex, double 
 
 /* ---- error messages -------------------------------------------------------------------------- */
 
-/* Messages name the machine of the ranks that are to blame, and of no other, as "(on HOST)" or
+/* Messages name the machines of the ranks that cause the wait, and no others, as "(on HOST)" or
  * "(on HOST; ...": the job script of `./train slurm` leaves out the machine that it finds there. */
 
 /* Writes, for example, "ranks 2, 3 (on n2)". */

@@ -13,12 +13,13 @@
  * (SIGSTOP), so were its peers, and it may wake up much later. */
 double deadline_sleep(pthread_cond_t *condition, pthread_mutex_t *mutex, double seconds);
 
-/* The rank that prints while the run goes on. A write to a console that nobody reads, such as a
- * stopped terminal or a pager, is no absence: the others wait for this rank without limit. */
+/* The rank that prints during the run. While it is blocked in a write to a console that nobody
+ * reads, such as a stopped terminal or a pager, it does not count as missing: the others wait for
+ * it without limit. */
 enum { DEADLINE_PRINTS = 0 };
 
-/* Seconds for which a thread that is about to end the program waits for the mutex of a group: its
- * owner may never release it. Without the mutex, less is known about the cause. */
+/* Seconds for which a thread that is about to end the program waits for the mutex of a group, whose
+ * owner may never release it. Without the mutex, the message says less about the cause. */
 static const double DEADLINE_LOCK = 0.2;
 
 /* Ends the program (EXIT_HANG) because the wait has lasted `timeout` seconds. `blame` is the result

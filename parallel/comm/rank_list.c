@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* So many ranks are all listed. Of more, so many ranges and single ranks. */
+/* Up to ALL ranks are all listed. Of more, the first PIECES ranges and single ranks are. */
 enum { ALL = 64, PIECES = 10 };
-/* So many machines are named, with so many bytes of their names. */
+/* At most HOSTS machines are named, with at most HOST_BYTES bytes of each name. */
 enum { HOSTS = 3, HOST_BYTES = 64 };
 
 const char *rank_list(const int *rank, int ranks, char *text, size_t n)

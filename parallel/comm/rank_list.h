@@ -12,8 +12,8 @@ enum { RANK_LIST_BYTES = 512 };
  * text. */
 const char *rank_list(const int *rank, int ranks, char *text, size_t n);
 
-/* How to ask for the name of a rank's machine. name NULL: all ranks are on one machine, which no
- * message names. */
+/* A function that returns the name of a rank's machine. name NULL: all ranks are on one machine,
+ * and messages name none. */
 typedef struct {
     const char *(*name)(const void *of, int rank);
     const void *of;

@@ -18,9 +18,10 @@ int rank_run_next(const int *rank, int n, RankRun *run);
  * most n / 2 rounded up. If it is above `room`, the last ones are not written. */
 int rank_runs(const int *rank, int n, RankRun *run, int room);
 
-/* Writes the world ranks of all members of a group to rank[0..comm->size); this one's is `own`. All
- * members call it, with the same `most`. In a group of more than `most`, the members of an evenly
- * spaced group compute the list, instead of all telling all others. The calls are not counted. */
+/* Writes the world ranks of all members of a group to rank[0..comm->size); this member's is `own`.
+ * All members call it, with the same `most`. In a group of more than `most` members whose ranks are
+ * evenly spaced, each member computes the list instead of gathering it from all others. The calls
+ * are not counted. */
 void rank_runs_gather(Comm *comm, int own, int most, int *rank);
 
 /* Returns rank number i of the run. */

@@ -12,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How often to look within a deadline, and the shortest time between two looks, in seconds. */
+/* How often a deadline is checked while it lasts, and the shortest time between two checks, in
+ * seconds. */
 enum { LOOKS = 16 };
 static const double shortest_look = 0.005;
 
@@ -73,7 +74,7 @@ static void describe_oldest(WatchedGroup *g, bool is_new)
 
 static void pass(WatchedGroup *g, double seconds)
 {
-    /* In this order: what the look has found is known. */
+    /* In this order, so that `finished` includes what these looks have found. */
     uint64_t looks = atomic_load(&g->looks);
     int64_t finished = atomic_load(&g->finished);
     bool waits = finished < atomic_load(&g->begun), is_new = finished != g->oldest;
@@ -156,8 +157,8 @@ static void copy_free(Copy *copy)
     free(copy->call);
 }
 
-/* Makes the next `seconds` seconds not count for groups whose call is excused, if this process
- * enforces the deadlines. */
+/* Does not count the next `seconds` seconds for groups whose call is excused (watched_is_excused),
+ * if this process enforces the deadlines. */
 static void excuse(double seconds)
 {
     Copy copy;
@@ -212,7 +213,8 @@ bool watched_holds(const WatchedCall *call)
     return call->timeout > 0 && call->finished < call->begun;
 }
 
-/* Returns whether it has taken too long without counting the time in which nobody looked. */
+/* Returns whether the call has taken too long, not counting the time since the transport's last
+ * look. */
 static bool is_seen_late(const WatchedCall *call)
 {
     return call->waited - call->excused >= call->timeout;
@@ -237,7 +239,8 @@ WatchedCalls watched_link(const WatchedCall *call, int n, int ranks, int *first,
     return (WatchedCalls){call, n, first, next};
 }
 
-/* Returns the rank's end of the same group. NULL: it does not exist yet, or is not known. */
+/* Returns this rank's end of the group with this id. NULL: it does not exist yet, or is not
+ * known. */
 static const WatchedCall *end_of(const WatchedCalls *calls, uint64_t id, int rank)
 {
     for (int i = calls->first[rank]; i >= 0; i = calls->next[i])
@@ -323,7 +326,7 @@ void watched_end(const BlameWaits *waits, const WatchedCall *late)
     Blame blame = {0};
     char host[RANK_HOSTS_BYTES];
     rank_hosts(&wait.hosts, &late->rank, 1, host, sizeof host);
-    /* What is known of the devices is old. */
+    /* The numbers of the devices are old. */
     if (!is_seen_late(late))
         fail(EXIT_HANG,
              "%s, or a later call: rank %d has waited %g s (parallel.timeout and %d s more), and "

@@ -1,7 +1,8 @@
 /* watched.h -- groups of ranks whose calls may never end, and whose transport has no deadlines. The
- * transport publishes how far each group of this process has got. Whoever enforces parallel.timeout
- * compares what all ranks have published: a thread of this process if all ranks are its threads,
- * otherwise rank 0's process, to which another transport reports it (watched_report). */
+ * transport publishes how far each group of this process has got. The thread that enforces
+ * parallel.timeout compares what all ranks have published: it is a thread of this process if all
+ * ranks are its threads; otherwise it is in rank 0's process, to which another transport reports
+ * the numbers (watched_report). */
 #ifndef PARALLEL_COMM_WATCHED_H
 #define PARALLEL_COMM_WATCHED_H
 
@@ -12,14 +13,14 @@
 
 typedef struct WatchedGroup WatchedGroup;
 
-/* The members of a group, world ranks in the group's order. Groups of a grid are one run; other
- * groups have at most so many. */
+/* The members of a group, world ranks in the group's order. A group of a grid is one run of evenly
+ * spaced ranks; other groups have at most WATCHED_RUNS runs. */
 enum { WATCHED_RUNS = 16 };
 typedef struct {
     int32_t size, runs;
     RankRun run[WATCHED_RUNS];
 } WatchedMembers;
-/* Returns these members. Ends the program if they are too uneven. */
+/* Returns these members as runs. Ends the program if they need more than WATCHED_RUNS. */
 WatchedMembers watched_members(const int *rank, int n);
 
 /* One rank's end of a group. The transport fills in the first part before it adds the group. */
@@ -29,20 +30,20 @@ struct WatchedGroup {
     WatchedMembers members;
     double timeout; /* limit of each call, in seconds; 0: no limit */
     /* Writes a description of the call with this number, like BlameTransport.describe. Must not
-     * block. Returns false if it cannot know at the moment. */
+     * block. Returns false if that is not possible at the moment. */
     bool (*describe)(WatchedGroup *group, int64_t number, char *text, size_t n);
 
     /* Published by the transport: how many calls the host has begun, the device has reached, and
-     * the device has completed, in their order; and how often it has looked at the device. It
-     * counts a look after all that it has seen. */
+     * the device has completed, in order of issue; and how often it has looked at the device. It
+     * increments `looks` after the other counters. */
     _Atomic int64_t begun, reached, finished;
     _Atomic uint64_t looks;
-    /* How often time has not counted, by watched.c. */
+    /* Set by watched.c: how often time was not counted. */
     _Atomic int64_t excused;
 
     /* Used by watched.c, guarded by its mutex: the oldest incomplete call at the last look (-1:
-     * none), its description, and the seconds since then: until the transport's last look, and
-     * after it. */
+     * none), its description, and for how many seconds it has been the oldest: up to the
+     * transport's last look (waited), and since then (unseen). */
     WatchedGroup *next;
     int64_t oldest;
     char call[BLAME_CALL_BYTES];
@@ -50,14 +51,14 @@ struct WatchedGroup {
     uint64_t seen;
 };
 
-/* What a rank has published about a group, as it is sent to other processes. */
+/* What a rank has published about a group, in the form that is sent to other processes. */
 typedef struct {
     uint64_t id;
     int32_t rank;
     WatchedMembers members;
     int64_t begun, reached, finished;
     double timeout, waited, unseen; /* as in WatchedGroup */
-    double excused; /* seconds that do not count; set by the one that enforces the deadline */
+    double excused;              /* seconds that do not count; set where the deadline is enforced */
     char call[BLAME_CALL_BYTES]; /* the oldest incomplete call; "" if there is none */
 } WatchedCall;
 
@@ -70,35 +71,35 @@ void watched_remove(WatchedGroup *group);
 void watched_report(bool on);
 bool watched_is_reported(void);
 
-/* Lets so many seconds pass for the oldest incomplete call of each group of this process. Returns a
+/* Adds `seconds` to the time of the oldest incomplete call of each group of this process. Returns a
  * group whose call has taken too long, or NULL. Makes no call that may block. */
 WatchedGroup *watched_pass(double seconds);
 /* Returns after how many seconds watched_pass should be called again: often enough for the shortest
  * timeout, but not more than `longest`. */
 double watched_pace(double longest);
-/* Copies what is known of this process's groups, of at most `room`. Returns their number. */
+/* Copies the published state of this process's groups, of at most `room`. Returns their number. */
 int watched_calls(WatchedCall *call, int room);
 
 /* Returns whether the rank is in a call, on the host or on its device, whose deadline is enforced.
  */
 bool watched_holds(const WatchedCall *call);
-/* What is known of the groups of all ranks. A rank that is missing here counts as one that has not
- * arrived. The calls of a rank are linked, so that they are found quickly: first[rank] is the
- * number of one of them, next[] that of another one, -1 if there is none. */
+/* The published state of the groups of all ranks. A rank that is missing here counts as one that
+ * has not arrived. The calls of a rank form a linked list: first[rank] is the index of one of them,
+ * next[i] the index of the one after call i; -1: none. */
 typedef struct {
     const WatchedCall *call;
     int n;
     const int *first, *next;
 } WatchedCalls;
-/* Links n calls of a world of so many ranks, in first[0..ranks) and next[0..n). */
+/* Links n calls of a world of `ranks` ranks, in first[0..ranks) and next[0..n). */
 WatchedCalls watched_link(const WatchedCall *call, int n, int ranks, int *first, int *next);
 /* For BlameWaits.devices, with a WatchedCalls. */
 extern const BlameTransport watched_waits;
 /* Returns whether time does not count against the call now: it waits for the host of the rank that
- * prints, whose console is blocked (log_blocked). For that rank's process. */
+ * prints, whose console is blocked (log_blocked). To be called in that rank's process. */
 bool watched_is_excused(const BlameWaits *waits, const WatchedCall *call);
-/* Returns whether the call has taken too long. If the transport itself has not looked at the device
- * any more, because it is stuck in a query, the call may take WATCHED_STUCK seconds longer. */
+/* Returns whether the call has taken too long. If the transport no longer looks at the device,
+ * because it is stuck in a query, the call may take WATCHED_STUCK seconds longer. */
 bool watched_is_late(const WatchedCall *call);
 enum { WATCHED_STUCK = 30 };
 /* Ends the program (EXIT_HANG) because of this call, which is one of waits->devices. */

@@ -5,9 +5,9 @@
 
 #include <math.h>
 
-/* The logarithm of a product's FLOP/s, if its time without the launch is all arithmetic; and its
- * weight: an error of the time changes the logarithm by as much more as the launch is a part of
- * it. */
+/* The logarithm of a product's FLOP/s, assuming that its time without the launch is all arithmetic,
+ * and its weight in the fit: the larger the share of the launch in the time, the more an error of
+ * the time changes the logarithm. */
 typedef struct {
     double log_rate, weight;
 } Rate;
@@ -21,7 +21,7 @@ static Rate rate_of(const MeasuredProduct *p, double launch, double edge)
 
 double fit_rate(const MeasuredProduct *product, int n, double launch, double edge, double *error)
 {
-    /* The mean of the logarithms has the least squared distance from them. */
+    /* The mean of the logarithms minimises the squared distance from them. */
     double sum = 0, weights = 0, squares = 0;
     for (int i = 0; i < n; i++) {
         Rate r = rate_of(&product[i], launch, edge);
@@ -74,7 +74,8 @@ FittedAttention fit_attention(double short_length, double short_rate, double lon
 
 double fit_bandwidth(const CallsMeasured *measured, bool host)
 {
-    const double LEAST_SHARE = 0.1; /* of a large call, that its bytes take */
+    const double LEAST_SHARE =
+        0.1; /* of a large call's time; if less is left, nothing is subtracted */
     double n = (double)measured->wanted->ranks, logs = 0;
     int sizes = (int)measured->wanted->sizes, calls = 0;
     for (int verb = host ? COMM_ALL_REDUCE : COMM_REDUCE_SCATTER; verb <= COMM_ALL_GATHER; verb++)

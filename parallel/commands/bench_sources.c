@@ -21,8 +21,8 @@ static bool among(const char *key, const char *const *keys)
     return *keys != NULL;
 }
 
-/* Returns the source of a number that the system says or that follows from another one; NULL of all
- * others. */
+/* Returns the source of a number that the system reports or that follows from another one; NULL for
+ * all others. */
 static const char *known(BenchSources *s, const char *key)
 {
     static const char *const facts[] = {"capability", "device_bytes", NULL};
@@ -47,7 +47,7 @@ static const char *known(BenchSources *s, const char *key)
     return NULL;
 }
 
-/* Returns whether the measurement leaves the preset's number as it is. */
+/* Returns whether the measurement does not change the preset's number. */
 static bool of_preset(const BenchSources *s, const char *key)
 {
     static const char *const never[] = {"between_latency", "between_bandwidth", "workspace_bytes",

@@ -1,5 +1,5 @@
-/* bench_sources.h -- says of each number that `./train bench machine` prints where it is from:
- * measured, known from the system, or assumed as in a preset. */
+/* bench_sources.h -- the source of each number that `./train bench machine` prints: measured, known
+ * from the system, or assumed as in a preset. */
 #ifndef PARALLEL_COMMANDS_BENCH_SOURCES_H
 #define PARALLEL_COMMANDS_BENCH_SOURCES_H
 
@@ -9,16 +9,16 @@ typedef struct {
     const Hardware *printed;  /* the numbers of the file */
     const Hardware *measured; /* the same before hardware_limit */
     const char *preset;       /* the preset that the file began with */
-    const char *by;           /* "./train bench machine, ...": what measured, when and on what */
-    bool known;               /* the preset is that of this GPU */
-    bool calls;               /* calls between ranks were measured */
-    bool f64;                 /* the device computes in f64 */
-    bool given_ranks;         /* --ranks was given */
-    char text[1024];          /* of the last answer */
+    const char *by;   /* "./train bench machine, ...": the program, the date and the device */
+    bool known;       /* the preset is that of this GPU */
+    bool calls;       /* calls between ranks were measured */
+    bool f64;         /* the device computes in f64 */
+    bool given_ranks; /* --ranks was given */
+    char text[1024];  /* of the last result */
 } BenchSources;
 
-/* Returns the source of the number `key`, as hardware_print asks for it. `context` is a
- * BenchSources. The text is there until the next call. */
+/* Returns the source of the number `key`; a callback of hardware_print. `context` is a
+ * BenchSources. The text is valid until the next call. */
 const char *bench_source(void *context, const char *key);
 
 #endif

@@ -60,7 +60,8 @@ static double val_loss(const History *h, int64_t step)
     return NAN;
 }
 
-/* Returns when the step was saved, as its run has noted it; NaN if it has not. */
+/* Returns when the step was saved, according to its run's metrics; NaN if they do not contain it.
+ */
 static double noted_time(const History *h, int64_t step)
 {
     for (int64_t i = h->n_save - 1; i >= 0; i--)
@@ -68,8 +69,8 @@ static double noted_time(const History *h, int64_t step)
     return NAN;
 }
 
-/* Writes when the checkpoint was saved, in UTC. If its run has not noted it, that is the time of
- * its manifest, the last file that a save writes; a copy may have another one. */
+/* Writes when the checkpoint was saved, in UTC. If its run's metrics do not contain it, that is the
+ * modification time of the manifest, the last file that a save writes; in a copy it may differ. */
 static void saved_text(const History *h, int64_t step, const char *path, char *text, size_t n)
 {
     struct stat info;

@@ -1,5 +1,5 @@
 /* ckpt_table.h -- the table that `./train ckpt list` prints: one row for each checkpoint of a run,
- * with the losses that the run's metrics.jsonl has for its step. */
+ * with the losses of its step from the run's metrics.jsonl. */
 #ifndef PARALLEL_COMMANDS_CKPT_TABLE_H
 #define PARALLEL_COMMANDS_CKPT_TABLE_H
 
@@ -13,7 +13,7 @@ typedef struct {
     int rows; /* printed so far */
 } CkptTable;
 
-/* Begins a table of the checkpoints beside `checkpoint`, the path of one of them. */
+/* Begins a table of the checkpoints in one folder; `checkpoint` is the path of one of them. */
 void ckpt_table_begin(CkptTable *table, const char *checkpoint, const CheckpointBest *best);
 /* Prints the row of an open checkpoint, before the first one the header. */
 void ckpt_table_row(CkptTable *table, const Checkpoint *checkpoint);

@@ -49,7 +49,8 @@ static void call(Comm *world, Mine *p, int verb, int64_t bytes)
 /* Makes `calls` calls in a row and returns the mean seconds per call. */
 static double time_calls(Comm *world, Mine *p, int verb, int64_t bytes, int64_t calls)
 {
-    /* All ranks start together; otherwise the others' wait for a late rank would be measured. */
+    /* All ranks start together; otherwise the time that the others wait for a late rank would be
+     * included. */
     comm_barrier(world);
     double from = seconds_now();
     for (int64_t c = 0; c < calls; c++)
@@ -74,8 +75,8 @@ static double call_seconds(Comm *world, Mine *p, int verb, int64_t bytes, int re
 }
 
 /* Returns the memory bandwidth of all ranks together in bytes per second, measured by x = x + y,
- * which reads two streams and writes one. As with the measured calls, what fits in the caches is
- * already there. */
+ * which reads two streams and writes one. As with the measured calls, data that fit in the caches
+ * are already there. */
 static double memory_rate(Comm *world, Mine *p, int repetitions)
 {
     double seconds[BENCH_MOST_REPETITIONS];

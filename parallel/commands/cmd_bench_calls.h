@@ -7,7 +7,8 @@
 #include "parallel/grid/gpus.h"
 #include "parallel/grid/launch.h"
 
-/* How to measure the calls between ranks. `sizes`: of the smallest CALL_SIZES, at least 1. */
+/* How to measure the calls between ranks. `sizes`: how many of the CALL_SIZES sizes, from the
+ * smallest, at least 1. */
 typedef struct {
     int64_t ranks, repetitions, timeout, sizes;
     const char *device;
@@ -16,9 +17,9 @@ typedef struct {
 
 enum { CALL_SIZES = 5, SMALLEST_CALL = 1 << 10, LARGEST_CALL = 64 << 20 };
 
-/* The calls that are measured. The collectives have the numbers of their CommVerb. BOTH_WAYS: every
- * rank sends to the next and receives from the previous rank, in one group. ONE_WAY: every even
- * rank sends to the next rank. */
+/* The calls that are measured. The numbers of the collectives are those of their CommVerb.
+ * BOTH_WAYS: every rank sends to the next and receives from the previous rank, in one group.
+ * ONE_WAY: every even rank sends to the next rank. */
 enum { BOTH_WAYS = COMM_SEND, ONE_WAY, CALL_VERBS };
 
 /* The measurements of rank 0. */
@@ -32,7 +33,7 @@ typedef struct {
     double seconds[CALL_VERBS][CALL_SIZES]; /* median seconds of one call */
 } CallsMeasured;
 
-/* Returns the bytes of calls of size number `size`. */
+/* Returns the number of bytes of a call with size number `size`. */
 static inline int64_t call_bytes(int size)
 {
     return (int64_t)SMALLEST_CALL << (4 * size);

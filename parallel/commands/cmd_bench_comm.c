@@ -83,8 +83,8 @@ static void print_result(const CallsMeasured *r, bool json)
         puts("Above 100 %: of calls whose sizes fit the caches, which are faster than memory.");
 }
 
-/* Ranks that a launcher has started find each other as a config says, which has no other purpose
- * here. */
+/* Only needed because ranks that a launcher has started find each other by the settings of a
+ * config. */
 static void join(const Arguments *a)
 {
     static const char any[] = "{\"model\": {\"vocab_size\": 256}, \"data\": {\"text\": \"none\"}}";

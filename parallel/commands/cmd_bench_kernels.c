@@ -1,5 +1,5 @@
 /* cmd_bench_kernels.c -- the part of `./train bench machine` that measures kernels: a launch,
- * matrix products by type, attention, and ops that are bound by memory. */
+ * matrix products in each dtype, attention, and memory-bound ops. */
 #include "model/core/check.h"
 #include "parallel/commands/bench_fit.h"
 #include "parallel/commands/cmd_bench_machine.h"
@@ -24,8 +24,8 @@ static void close_blocks(MachineBench *b)
     device_release(&b->dev, b->stats, sizeof(double));
 }
 
-/* Empties the caches by reading other memory. After writing it, the call that follows would have to
- * wait until changed lines are back in memory. */
+/* Empties the caches by reading other memory. If it wrote the memory, the following call would have
+ * to wait until the changed cache lines are written back. */
 static void evict(MachineBench *b)
 {
     Tensor block = tensor_1d(b->blocks.from, F32, b->blocks.bytes / (int64_t)sizeof(float));
@@ -55,7 +55,7 @@ static double call_seconds(MachineBench *b, const OpCase *c, DType dtype)
     return fmax(bench_median(seconds, (int)b->a->repetitions), 1e-9);
 }
 
-/* The least time of a kernel: many in a row, each on a few elements. */
+/* Measures the least time of a kernel: many kernels in a row, each on a few elements. */
 static void measure_launch(MachineBench *b)
 {
     double seconds[BENCH_MOST_REPETITIONS];
@@ -109,12 +109,12 @@ static int measure_products(MachineBench *b, DType dtype, MeasuredProduct produc
     return n;
 }
 
-/* Fits the peaks and the edge. Of a GPU that has a preset, the peaks are those of its data sheet,
- * and products in the dtype of training give the share of the peak that large ones reach. Of all
+/* Fits the peaks and the edge. For a GPU that has a preset, the peaks are from its data sheet, and
+ * products in the dtype of training give the share of the peak that large products reach. For all
  * other devices this share is a constant, and the rates of large products give the peaks. */
 static void fit_peaks(MachineBench *b)
 {
-    /* The dtype that training uses comes first: its products decide the edge. */
+    /* The dtype that training uses comes first, because its products determine the edge. */
     const DType order[] = {b->dtype, b->dtype == F32 ? BF16 : F32, F16, F64};
     MeasuredProduct product[MOST_PRODUCTS];
     Hardware *h = &b->hardware;
@@ -134,8 +134,9 @@ static void fit_peaks(MachineBench *b)
     h->peak_tf32 = h->cuda ? tf32 * h->peak[BF16] : h->peak[F32];
 }
 
-/* Returns the share of a product's speed alone that those of a GPT-2 block reach, which also add
- * biases and residuals, apply GELU and accumulate gradients. `one`: the figures of one thread. */
+/* Returns the speed of the products of a GPT-2 block, which also add biases and residuals, apply
+ * GELU and accumulate gradients, as a share of the speed of products alone. `one`: the figures of
+ * one thread. */
 static double measure_sustained(MachineBench *b, const Hardware *one)
 {
     const OpCase *cases;
@@ -177,8 +178,8 @@ static int rank_products(Comm *world, void *context)
 }
 
 /* Measures products. On a CPU all ranks measure them at once, since a busy core slows the others
- * down; the node's figures are those of all ranks together. Threads that share a product also
- * divide its rows, and each part has an edge. */
+ * down; the node's figures are those of all ranks together. Threads that share a product divide its
+ * rows, and each thread's part has an edge. */
 static void measure_products_by_type(MachineBench *b)
 {
     if (b->dev.backend->place != PLACE_HOST) {
@@ -222,8 +223,8 @@ static void measure_attention(MachineBench *b)
     }
 }
 
-/* A copy gives the bandwidth; the share of it that kernels reach is that of the calls of a GPT-2
- * step that are bound by memory, each as often as a step of 1024 tokens makes it. */
+/* A copy gives the bandwidth. The share of it that kernels reach is measured with the memory-bound
+ * calls of a GPT-2 step, each counted as often as a step of 1024 tokens makes it. */
 static void measure_memory(MachineBench *b)
 {
     static const struct {
@@ -263,8 +264,8 @@ static void measure_memory(MachineBench *b)
     h->memory_efficiency = bytes / total / h->memory_bandwidth;
 }
 
-/* Returns the bytes per second each way of two copies at once, of as many bytes, each on a stream
- * of its own: the first from page-locked memory to the device, the second back. */
+/* Returns the bytes per second and direction of two copies of equal size at the same time, each on
+ * its own stream: one from page-locked memory to the device, the other back. */
 static double copied_rate(MachineBench *b, const Tensor to[2], const Tensor from[2])
 {
     double seconds[BENCH_MOST_REPETITIONS];

@@ -2,8 +2,8 @@
  * (configs/machine_file). The same code measures CPUs and GPUs; only the sizes differ.
  *
  * First ranks are started for the calls between them, because they may be processes that use GPUs.
- * Then this process opens one device and measures its kernels. What one machine cannot show, such
- * as the network, is taken from a preset, and its source says so. */
+ * Then this process opens one device and measures its kernels. What cannot be measured on one
+ * machine, such as the network, is taken from a preset, which is then given as the source. */
 #include "parallel/commands/cmd_bench_machine.h"
 #include "model/core/check.h"
 #include "model/core/clock.h"
@@ -29,7 +29,7 @@ static void measure_calls(MachineBench *b)
     DeviceSurvey seen = device_survey(b->a->device);
     bool host = seen.choice != NULL && seen.choice->place == PLACE_HOST;
     int64_t devices = host ? pool_allowed_cores() : seen.count;
-    /* A quick look leaves out the largest calls, which take most of the time. */
+    /* A small --size omits the largest calls, which take most of the time. */
     int sizes = b->a->size < 10 ? CALL_SIZES - 1 : CALL_SIZES;
     const CallsWanted wanted = {.ranks = b->a->ranks ? b->a->ranks : max_i64(devices, 2),
                                 .repetitions = b->a->repetitions,
@@ -39,7 +39,7 @@ static void measure_calls(MachineBench *b)
                                 .kind = b->a->kind};
     CallsMeasured m;
     b->devices = (int)(host ? wanted.ranks : max_i64(devices, 1));
-    /* Ranks that share a GPU say nothing about links between GPUs. */
+    /* Ranks that share a GPU do not measure links between GPUs. */
     if (!host && devices < 2) return;
     int code = calls_measure(&wanted, &m);
     if (code != EXIT_OK) exit(code);
@@ -78,8 +78,8 @@ static void measure_disk(MachineBench *b)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* Begins with the preset of the open GPU, or with the one that is most like this machine, and with
- * what is known about it. */
+/* Begins with the preset of the open GPU, or with the most similar one, and with what the system
+ * reports about this machine. */
 static void begin(MachineBench *b, const char *description)
 {
     char gpu[64], err[512];

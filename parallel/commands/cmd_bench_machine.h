@@ -20,10 +20,9 @@ typedef struct {
 typedef struct {
     const MachineArguments *a;
     Device dev;
-    MemoryCopy blocks; /* whose copy gives the bandwidth, and whose reading empties the caches */
+    MemoryCopy blocks; /* copied to measure the bandwidth, and read to empty the caches */
     void *stats;       /* a double in device memory */
-    DType
-        dtype; /* of ops that are bound by memory, and of attention: bf16 on a GPU, f32 on a CPU */
+    DType dtype;       /* dtype of memory-bound ops and of attention: bf16 on a GPU, f32 on a CPU */
     Hardware hardware;
     const char *preset; /* that the file begins with */
     bool known;         /* the preset is that of this GPU, so its peaks are those of a data sheet */

@@ -30,8 +30,8 @@ static int64_t total_bytes(const Manifest *m)
     return bytes;
 }
 
-/* A command returns this if a running training has removed all checkpoints in its list since the
- * list was made. It is then called again with a new list. */
+/* A command returns this if a run that is still training has removed all checkpoints of the list
+ * since it was made. The command is then called again with a new list. */
 enum { LIST_IS_OLD = -1 };
 
 /* Combines two exit codes. EXIT_PERMISSION takes precedence: a checkpoint that this user must not
@@ -100,7 +100,8 @@ static int run_list(const char *path, char **found, int n)
         char err[1024];
         Checkpoint *c;
         bool good = checkpoint_open(found[i], &c, err, sizeof err);
-        /* A running training has removed this checkpoint since the list was made: not an error. */
+        /* A run that is still training has removed this checkpoint since the list was made: not an
+         * error. */
         if (!good && checkpoint_gone(found[i])) continue;
         shown++;
         if (good)
@@ -126,12 +127,12 @@ static int longest_name(const Manifest *m, int file)
 
 /* The names of the weights in Hugging Face's files. */
 typedef struct {
-    bool there; /* such a model exists there */
+    bool there; /* the libraries have such a model */
     ArchitectureKind kind;
     char why_not[512];
 } Names;
 
-/* Finds out what the checkpoint's model is called by Hugging Face's libraries. */
+/* Finds out the type of the checkpoint's model in Hugging Face's libraries. */
 static Names find_names(const Manifest *m, const char *path)
 {
     Names names = {0};
@@ -149,7 +150,7 @@ static Names find_names(const Manifest *m, const char *path)
     return names;
 }
 
-/* Prints the name that a tensor has there, after two spaces; nothing if it has none. */
+/* Prints the tensor's name in Hugging Face's files, after two spaces; nothing if it has none. */
 static void print_name(const Names *names, const char *ours)
 {
     static const char *const third[] = {", the first third", ", the second third",
@@ -213,7 +214,8 @@ static int run_inspect(const char *path, char **found, int n)
         return checkpoint_gone(found[0]) ? LIST_IS_OLD : error_print(EXIT_DAMAGED, "%s", err);
     const Manifest *m = checkpoint_manifest(c);
     const StepState *s = &m->state;
-    /* print_origin escapes text from the manifest, because a terminal would obey control bytes. */
+    /* print_origin escapes text from the manifest, because a terminal would execute control
+     * sequences. */
     print_origin("checkpoint", found[0]);
     print_origin("save", m->save_id);
     print_origin("program", m->code);
@@ -274,7 +276,7 @@ static int run_verify(const char *path, char **found, int n)
 }
 
 /* Calls `command` on the checkpoints that `path` names. Lists them again and repeats the call if a
- * running training has removed them all in between. */
+ * run that is still training has removed them all in between. */
 static int on_checkpoints(const char *path, int (*command)(const char *path, char **found, int n))
 {
     int code = LIST_IS_OLD;

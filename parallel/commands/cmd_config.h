@@ -20,8 +20,9 @@ typedef struct {
 } ConfigArguments;
 
 /* Loads a config file, or the stored config of a run folder, with the --set values in `set`, for
- * the ranks and devices of `context` (world 0: not known; a stored config is read for the ranks of
- * its run). Returns NULL and sets *code if it has errors. The caller frees the report. */
+ * the ranks and devices of `context`. World 0: not known; a stored config is then read for the
+ * number of ranks of its run. Returns NULL and sets *code if it has errors. The caller frees the
+ * report. */
 const Config *cmd_config_read(const char *path, ArgList set, const ConfigContext *context,
                               ConfigReport *report, int *code);
 /* Prints the errors and notices, and how many errors there are. */

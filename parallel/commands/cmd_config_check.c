@@ -1,6 +1,6 @@
-/* cmd_config_check.c -- `./train config check`: reports all that is wrong with configs, and whether
- * their data exist. For a file that was written for another program also what is taken for the keys
- * that it lacks, and the command that starts it. */
+/* cmd_config_check.c -- `./train config check`: reports all errors of configs, and whether their
+ * data exist. For a file that was written for another program, also prints the defaults of keys
+ * that it omits, and the command that starts a run. */
 #include "configs/advice.h"
 #include "data/dataset.h"
 #include "model/core/check.h"
@@ -34,7 +34,8 @@ static const char *looked_at(const Config *config, int64_t asked, char *out, siz
     return out;
 }
 
-/* Returns text about a check that only a run can make, because it opens the model; else "". */
+/* If there is a check that only a run can make, because it opens the model, returns text about it;
+ * otherwise "". */
 static const char *left_open(const Config *config)
 {
     if (config->zero_optimization.stage < 3 || config->world < 2) return "";
@@ -43,7 +44,7 @@ static const char *left_open(const Config *config)
 
 /* ---- a file that was written for another program --------------------------------------------- */
 
-/* Prints what is taken for the keys that the file does not give. */
+/* Prints the defaults of the keys that the file omits. */
 static void print_taken(const Config *config)
 {
     ConfigTaken *taken;
@@ -61,7 +62,7 @@ static void print_taken(const Config *config)
     fflush(stdout); /* notices, which go to stderr, come after it */
 }
 
-/* Returns whether the config names data in its file, and they are not there. */
+/* Returns whether the config's file names data that do not exist. */
 static bool lacks_data(const Config *config)
 {
     static const char *const source[] = {"data.train", "data.text", "data.corpus"};
@@ -72,9 +73,9 @@ static bool lacks_data(const Config *config)
     return !data_check(config, err, sizeof err, &code) && code == EXIT_MISSING;
 }
 
-/* Prints the heading, and the command that starts a run of this file: with these options (each with
- * a blank before it), other data if those of the file are not there, and for a file of another
- * program the size of the model and of the run. */
+/* Prints the heading, and the command that starts a run of this file, with these options (each with
+ * a space before it). If the data of the file do not exist, the command has options for other data,
+ * and for a file of another program, options for the size of the model and of the run. */
 static void print_command(const char *path, const char *options, const Config *config,
                           const char *heading)
 {
@@ -96,7 +97,7 @@ static void print_command(const char *path, const char *options, const Config *c
 }
 
 /* Explains how a file that has errors, or that is for more ranks than one command can start, can be
- * read on `world` ranks (0: not given), if its errors say enough. */
+ * read on `world` ranks (0: not given), if its errors contain enough information. */
 static void explain_refused(const char *path, const ConfigArguments *a, int64_t world)
 {
     const ConfigContext context = session_context(world);
@@ -119,7 +120,7 @@ static void explain_refused(const char *path, const ConfigArguments *a, int64_t 
     free(options);
 }
 
-/* Prints the command for a file that is valid, but whose data are not there. */
+/* Prints the command for a file that is valid but whose data do not exist. */
 static void explain_missing(const char *path, const ConfigArguments *a, const Config *config)
 {
     char *options = config_options(a->set.count, a->set.item, config_ranks_needed(config));

@@ -43,8 +43,8 @@ static int run_diff(const void *values)
     const char *path[] = {a->words.item[0], a->words.item[n - 1]};
     const Config *config[2];
     int64_t world = a->world;
-    /* A run folder is read first, and the other config for as many ranks. Otherwise a run on four
-     * ranks would differ from the config that it was started with. */
+    /* A run folder is read first, and then the other config for the same number of ranks. Otherwise
+     * a run on four ranks would differ from the config that it was started with. */
     int first = fs_is_folder(path[1]) && !fs_is_folder(path[0]);
     for (int k = 0; k < 2; k++) {
         int side = k == 0 ? first : 1 - first;

@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
-/* Writes ", local rank 1 of 2" as far as the launcher says it, and returns buf. */
+/* Writes ", local rank 1 of 2", as far as the launcher provides these numbers, and returns buf. */
 static const char *local_place(const StartedBy *s, char *buf, size_t n)
 {
     buf[0] = '\0';
@@ -72,8 +72,8 @@ enum {
      * not with 100. */
     LEAST_FILES = 200,
     /* An estimate for a rank with a GPU, with room: about 15 sockets for each of up to five NCCL
-     * communicators, and 60 descriptors of CUDA. Threads with a GPU each need that several times.
-     */
+     * communicators, and 60 descriptors of CUDA. If ranks with their own GPUs are threads, one
+     * process needs this for each rank. */
     FEW_FILES = 1024,
 };
 /* NVIDIA's containers are started with this size (docker run --shm-size=1g); Docker's default is 64

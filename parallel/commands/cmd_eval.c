@@ -86,7 +86,7 @@ static EvalRecord evaluate_data(OpenedRank *rank, const ValidationSet *set, Feed
     return r;
 }
 
-/* A batch of no data, for the first uses of everything. */
+/* An empty batch, for the first use of each computation. */
 static GptBatch empty_batch(void *context, const Action *action)
 {
     Feed *feed = context;
@@ -149,7 +149,7 @@ static int eval(const void *values)
 {
     EvalArguments a = *(const EvalArguments *)values;
     OpenedRun run;
-    /* The object is all of the output. */
+    /* The output consists of the JSON object alone. */
     if (a.json) log_set_level(LOG_WARNING);
     if (a.choices) return eval_choices(&a);
     opened_run_open(&run, &a.opened, true);

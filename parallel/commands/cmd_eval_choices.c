@@ -19,7 +19,7 @@ typedef struct {
     int64_t cut; /* rows whose contexts lose their first tokens */
 } Choosing;
 
-/* An accuracy and its standard error, that of the mean of a sample. */
+/* An accuracy and its standard error (that of a sample mean). */
 typedef struct {
     double share, error;
 } Accuracy;
@@ -59,7 +59,7 @@ static void print_score(const OpenedRank *rank, const Choosing *c, ChoiceScore s
                    figure_of(f->n_rows, "completion").text, score.loss);
 }
 
-/* Ends the program if a rank of another machine has another file. */
+/* Ends the program if a rank on another machine has a different file. */
 static void require_same_file(const OpenedRank *rank, const ChoiceFile *f)
 {
     char hash[20];
@@ -107,7 +107,8 @@ static int choose_on(OpenedRank *rank, void *context)
     return EXIT_OK;
 }
 
-/* Returns how many ids have tokens: a model may have further rows, which were never trained. */
+/* Returns how many ids have tokens. The model may have additional rows, which were never trained.
+ */
 static int64_t ids_with_tokens(const OpenedRun *run)
 {
     int64_t model = run->config->model.vocab_size,

@@ -49,7 +49,7 @@ static int export_run(const ExportArguments *a, ExportWrite write)
     DType dtype = F32;
     if (a->dtype != NULL && !(dtype_from_name(a->dtype, &dtype) && dtype_is_float(dtype)))
         return error_print(EXIT_USAGE, "--dtype %s: write f32, f16 or bf16", a->dtype);
-    /* A type that does not round the master copies gets them. */
+    /* A dtype that can represent the master copies exactly gets them. */
     bool masters = a->dtype != NULL && dtype_size(dtype) >= dtype_size(F32);
     if (!exported_run_open(&run, &a->opened, masters, err, sizeof err, &code))
         return error_print(code, "%s", err);

@@ -16,7 +16,7 @@ typedef struct {
     int64_t bytes;     /* of weights */
     int64_t overflows; /* finite weights that became infinite */
     char what[64];     /* what was written: "a llama" */
-    char *note;        /* a line about how to use it; whoever called the format frees it */
+    char *note;        /* a line about how to use it; the caller of the format frees it */
 } ExportResult;
 
 /* Writes the run to a->out in `dtype`. Returns false and sets err and *code on failure, after
@@ -24,19 +24,21 @@ typedef struct {
 typedef bool (*ExportWrite)(const ExportArguments *a, const ExportedRun *run, DType dtype,
                             ExportResult *result, char *err, size_t n, ExitCode *code);
 
-/* Makes the folder of the file `out`, which must not exist: a file of another model is not
- * replaced. Returns false and sets err on failure. */
+/* Creates the folder of the file `out`. The file must not exist, so that another model is not
+ * overwritten. Returns false and sets err on failure. */
 bool export_file_begin(const char *out, char *err, size_t n);
-/* Returns the exit code for a failure to write the source's weights: weights that do not match
- * their checksum are the run's fault, not the disk's. */
+/* Returns the exit code after a failure to write the source's weights. It depends on whether the
+ * weights did not match their checksum (the run is damaged) or could not be written. */
 ExitCode export_failure(const WeightSource *source);
-/* Warns if the run has no tokenizer, so that what is written, a "file" or a "folder", has none. */
+/* Warns if the run has no tokenizer, so that the output has none. `what`: the kind of output,
+ * "file" or "folder". */
 void export_check_tokenizer(const ExportedRun *run, const char *what);
-/* Returns the command before a path that a shell reads back, as a note; the caller frees. */
+/* Returns a note: the command followed by the path, quoted for a shell; the caller frees it. */
 char *export_note(const char *command, const char *path);
-/* Returns the id of the token that the tokenizer puts before a text, or else of a special token
- * with the name of one, or else of the one that ends a text: GPT-2 and this program's tokenizers
- * begin a text with the token that ends the one before. */
+/* Returns the id of the token that begins a text. This is the token that the tokenizer puts before
+ * a text, or else a special token with a usual name of such a token, or else the token that ends a
+ * text: with GPT-2 and this program's tokenizers a text begins after the end token of the previous
+ * text. */
 int32_t export_first_token(const Tokenizer *t);
 
 bool export_hf(const ExportArguments *a, const ExportedRun *run, DType dtype, ExportResult *result,

@@ -1,5 +1,5 @@
-/* cmd_flight.c -- `./train flight RUN`: says from the flight recorders of a run's ranks who waits
- * for whom, where it begins, and the most probable cause. */
+/* cmd_flight.c -- `./train flight RUN`: analyses the flight records of a run's ranks: prints which
+ * ranks wait for which, where the chain of waits begins, and the most probable cause. */
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "model/core/fs.h"
@@ -19,8 +19,8 @@ typedef struct {
     bool json;
 } Arguments;
 
-/* Returns the run that `path` is a part of, its folder flight or one of its checkpoints, for the
- * caller to free. NULL: of none. */
+/* If `path` is a run's folder flight or one of its checkpoints, returns the run folder, which the
+ * caller frees; otherwise NULL. */
 static char *run_around(const char *path)
 {
     static const char part[] = "/flight";
@@ -34,7 +34,7 @@ static char *run_around(const char *path)
     return NULL;
 }
 
-/* Prints why there is no dump: `err`, unless `path` is no run's folder. */
+/* Prints why there is no dump: `err` if `path` is a run folder, otherwise that it is none. */
 static int refuse(const char *path, const char *err)
 {
     static const char give[] = "give the folder of a run, such as out/demo";

@@ -14,7 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The most bytes of --prompt-file. A model reads only the last tokens of a longer one anyway. */
+/* The largest size of --prompt-file in bytes. A model reads only the last tokens of a longer prompt
+ * anyway. */
 enum { PROMPT_BYTES = 16 << 20 };
 
 typedef struct {
@@ -28,11 +29,12 @@ typedef struct {
 typedef struct {
     OpenedRank *rank;
     const Tokenizer *tokenizer;
-    const char *prompt; /* still to be printed; NULL: it has been */
+    const char *prompt; /* not printed yet; NULL: printed */
     StopText text;
     int32_t end;
-    /* Of all samples: tokens drawn, and how many of them after the first of their sample; the
-     * seconds until the first of each, which read the prompt, and after it. */
+    /* Over all samples: tokens drawn, and how many of them were not the first of their sample; the
+     * seconds up to the first token of each sample, including reading the prompt, and the seconds
+     * after it. */
     int64_t drawn, later;
     double reading, drawing;
     double since; /* when this sample's prompt, or its last token, was begun */
@@ -50,8 +52,9 @@ static void print_bytes(const char *bytes, size_t size)
     }
 }
 
-/* Prints a token's bytes, as far as no stop text may begin with them. Returns false, which ends the
- * text, for the end-of-text token, after a stop text, or if the output cannot be written. */
+/* Prints a token's bytes, except those that may be the beginning of a stop text. Returns false,
+ * which ends the text, for the end-of-text token, after a stop text, or if the output cannot be
+ * written. */
 static bool print_token(Printer *p, int32_t token)
 {
     int64_t size = 0;
@@ -63,7 +66,7 @@ static bool print_token(Printer *p, int32_t token)
     return fflush(stdout) == 0 && !p->text.found;
 }
 
-/* Prints the prompt, once the model has read it: until then the live line has its place. */
+/* Prints the prompt, once the model has read it: until then the live line is shown in its place. */
 static void print_prompt(Printer *p)
 {
     if (p->prompt == NULL) return;
@@ -91,14 +94,14 @@ static bool take_token(void *context, int32_t token)
     return session_all_go_on(&p->rank->session, !p->rank->leads || print_token(p, token));
 }
 
-/* Takes a token that is drawn for the decoder's first uses. */
+/* Ignores a token that is drawn only to use the decoder for the first time. */
 static bool pass_over(void *context, int32_t token)
 {
     (void)context, (void)token;
     return true;
 }
 
-/* Prints how fast the tokens came, on stderr: the text is all of stdout. Prints nothing if that
+/* Prints the speed on stderr, because stdout contains only the text. Prints nothing if the text
  * could not be written. */
 static void print_speed(const Printer *p, int64_t prompt_tokens)
 {
@@ -110,7 +113,7 @@ static void print_speed(const Printer *p, int64_t prompt_tokens)
     fprintf(stderr, " in %.2f s\n", p->reading);
 }
 
-/* Draws and prints sample number `i`, as it would be drawn alone with its seed. */
+/* Draws and prints sample number `i`, the same text as a single sample with its seed. */
 static void write_sample(Printer *p, Decoder *decoder, const Arguments *a, const char *begin,
                          const TokenBuffer *prompt, int64_t i)
 {
@@ -143,7 +146,8 @@ static int generate_on(OpenedRank *rank, void *context)
     Session *s = &rank->session;
     const Tokenizer *tokenizer = rank->run->tokenizer;
     TokenBuffer prompt = {0};
-    /* A launcher's other ranks have not read the file, and their machine may have another one. */
+    /* The other ranks of a launcher have not read the file, and their machine may have a different
+     * one. */
     char *begin = control_share_text(s->world, a->prompt);
     Printer printer = {.rank = rank,
                        .tokenizer = tokenizer,

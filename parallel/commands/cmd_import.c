@@ -1,5 +1,5 @@
-/* cmd_import.c -- `./train import FORMAT SOURCE --out NAME`: makes a run folder of the weights and
- * the tokenizer of another program. */
+/* cmd_import.c -- `./train import FORMAT SOURCE --out NAME`: creates a run folder from the weights
+ * and the tokenizer of another program. */
 #include "parallel/commands/cmd_import.h"
 
 #include "model/core/check.h"
@@ -16,7 +16,7 @@
 
 typedef struct {
     const char *from, *out, *dtype;
-    const char *tokenizer; /* of a format whose files have none */
+    const char *tokenizer; /* for a format whose files have no tokenizer */
     ArgList set;
     bool without_tokenizer;
 } Arguments;
@@ -51,8 +51,8 @@ static bool choose_dtype(const Arguments *a, const WeightSource *source, DType *
 
 static const char config_name[] = "the config of these weights";
 
-/* Replaces the name of the config's text, with line and column, which nobody has seen, by that of
- * the file that describes the model. */
+/* In a message, replaces the name, line and column of the generated config, which the user has not
+ * seen, by the name of the file that describes the model. */
 static void name_source(char **message, int count, const char *file)
 {
     size_t name = strlen(config_name);
@@ -65,7 +65,7 @@ static void name_source(char **message, int count, const char *file)
     }
 }
 
-/* Makes the config of the run. Returns NULL and prints what is wrong if one of its values, perhaps
+/* Creates the config of the run. Returns NULL and prints an error if one of its values, perhaps
  * from --set, is refused. */
 static const Config *make_config(const Arguments *a, const ImportInput *input, DType dtype,
                                  int *code)
@@ -85,7 +85,7 @@ static const Config *make_config(const Arguments *a, const ImportInput *input, D
     return config;
 }
 
-/* Checks what the config and the tokenizer must have in common with the weights. */
+/* Checks that the config and the tokenizer match the weights. */
 static bool check_model(const Arguments *a, const ImportInput *input, const Config *config,
                         char *err, size_t n)
 {

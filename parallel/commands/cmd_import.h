@@ -15,17 +15,17 @@ enum { IMPORT_MOST_FILES = 24 };
 typedef struct {
     Architecture architecture;
     WeightSource *source;
-    Tokenizer *tokenizer; /* NULL: it comes without one */
-    /* tokenizer.json and what belongs to it, if there is a tokenizer, and licences; the texts are
-     * owned. */
+    Tokenizer *tokenizer; /* NULL: there is none */
+    /* tokenizer.json and the files that belong to it, if there is a tokenizer, and licences; the
+     * texts are owned. */
     ImportedFile file[IMPORT_MOST_FILES];
     int n_files;
     char *described; /* the file that describes the model, for messages about its config */
     char *opened;    /* not NULL: the file that was chosen in the folder that the user named */
 } ImportInput;
 
-/* Opens `path`; `tokenizer`: also its tokenizer. Returns false and sets err and *code on failure;
- * what has been opened until then is released by the caller. */
+/* Opens `path`, and its tokenizer, too, if `tokenizer` is true. Returns false and sets err and
+ * *code on failure; the caller then releases what is already in *out. */
 typedef bool (*ImportOpen)(const char *path, bool tokenizer, ImportInput *out, char *err, size_t n,
                            ExitCode *code);
 

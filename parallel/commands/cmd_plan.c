@@ -1,5 +1,5 @@
-/* cmd_plan.c -- `./train plan`: prints what a config costs on some hardware, before it runs
- * there. */
+/* cmd_plan.c -- `./train plan`: predicts memory, traffic and time of a config on some hardware,
+ * without running it. */
 #include "parallel/plan/plan.h"
 #include "parallel/plan/search.h"
 
@@ -82,8 +82,8 @@ static int print_plan(const PlanArguments *a, const char *machine, const Config 
     return code;
 }
 
-/* Checks what the options say together; returns the exit code. A run's folder has no options to
- * paste. */
+/* Checks that --search has a config file, because for a run folder there are no options to paste;
+ * returns the exit code. */
 static int check_arguments(const PlanArguments *a)
 {
     if (!a->search) return EXIT_OK;

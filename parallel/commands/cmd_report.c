@@ -32,7 +32,7 @@ static int print_csv(const ArgList *runs, char **name)
 {
     History history;
     StringList sets = {0};
-    /* The columns are those of all runs, of which one at a time is in memory. */
+    /* The columns cover the sets of all runs; only one run at a time is in memory. */
     for (int r = 0; r < runs->count; r++) {
         read_run(&history, name[r]);
         report_csv_sets(&history, &sets);

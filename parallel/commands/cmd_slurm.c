@@ -1,5 +1,5 @@
 /* cmd_slurm.c -- `./train slurm`: prints a job script for SLURM that trains a config on several
- * machines, and goes on after its time limit and after failures. */
+ * machines, and continues after its time limit and after failures. */
 #include "parallel/commands/cmd_slurm.h"
 
 #include "model/core/check.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* SLURM reads at most 65,535 for the seconds of a signal. */
+/* The largest number of seconds that SLURM accepts for a signal is 65,535. */
 enum { SIGNAL_MOST = 65535, TASKS_MOST = 1024 };
 /* Cores of a task with a GPU: for its own thread, for those of NCCL that move data between
  * machines, for the two that watch the other ranks, and for the CUDA driver's. */
@@ -26,7 +26,7 @@ typedef struct {
     bool verbose;
 } SlurmArguments;
 
-/* Returns the command line as a shell reads it; the caller frees. */
+/* Returns the command line, quoted for a shell; the caller frees it. */
 static char *command_line(const SlurmArguments *a)
 {
     char *text, *config = shell_quoted_path(a->config);
@@ -52,8 +52,8 @@ static char *command_line(const SlurmArguments *a)
     return text;
 }
 
-/* Returns the name of the config or the run as SLURM and the name of a folder may have it; the
- * caller frees. */
+/* Returns the name of the config or the run, with only characters that SLURM and a folder's name
+ * allow; the caller frees it. */
 static char *plain_name(const char *name)
 {
     char *plain = text_format("%.100s", *name ? name : "run");
@@ -66,7 +66,7 @@ static char *plain_name(const char *name)
     return plain;
 }
 
-/* The devices of the job's machines, which this machine need not have. */
+/* The devices of the job's machines; this machine need not have them. */
 static bool on_gpus(const Config *config)
 {
     return config->device != DEVICE_CPU;
@@ -94,7 +94,7 @@ static const Config *read_config(const SlurmArguments *a, int64_t ranks, int *co
     return config_settle(c, &(ConfigFacts){.vocab_size = config_likely_vocab(c)}, NULL, 0);
 }
 
-/* Checks what the options say together; returns the exit code. */
+/* Checks that the options do not contradict each other; returns the exit code. */
 static int check_arguments(const SlurmArguments *a, bool goes_on)
 {
     int64_t seconds;
@@ -119,7 +119,7 @@ static int check_arguments(const SlurmArguments *a, bool goes_on)
     return EXIT_OK;
 }
 
-/* Sets how long before its limit the run is told to stop; returns the exit code. */
+/* Sets how long before its limit the run is signalled to stop; returns the exit code. */
 static int set_signal(SlurmJob *job, const Config *config)
 {
     int64_t seconds;

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Prints what the seconds of the signal are made of. */
+/* Prints how the time of the signal was computed. */
 static void print_times(const SlurmTimes *t, FILE *to)
 {
     if (t->measured)

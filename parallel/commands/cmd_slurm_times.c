@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* SLURM's own clock: it may send a signal a minute early or look at a limit a minute late. */
+/* SLURM's tolerance: it may send a signal a minute early or check a limit a minute late. */
 static const double MINUTE = 60;
-/* A step of a run that has not made one yet. */
+/* The assumed seconds of a step if the run has not made one yet. */
 static const double STEP = 60;
 
 static double number(const cJSON *line, const char *key)
@@ -21,8 +21,8 @@ static double number(const cJSON *line, const char *key)
     return cJSON_IsNumber(item) && isfinite(item->valuedouble) ? item->valuedouble : 0;
 }
 
-/* Takes what a line of metrics.jsonl says about the time of a save or a step. `tokens` are those of
- * a step; the line "start" of each attempt tells their number. */
+/* Reads the time of a save or a step from a line of metrics.jsonl. `tokens`: the tokens of a step,
+ * from the line "start" of each attempt. */
 static void read_line(const char *text, size_t bytes, double *tokens, SlurmTimes *times)
 {
     cJSON *line = json_tree_parse(text, bytes);
@@ -35,7 +35,7 @@ static void read_line(const char *text, size_t bytes, double *tokens, SlurmTimes
     cJSON_Delete(line);
 }
 
-/* Reads the newest times from RUN/metrics.jsonl, of which they keep 0 if it has none. */
+/* Reads the newest times from RUN/metrics.jsonl; a time that is not in the file stays 0. */
 static void measure(const char *out, SlurmTimes *times)
 {
     char ignored[512], *text = NULL, *path = text_format("%s/metrics.jsonl", out);
@@ -64,7 +64,7 @@ int64_t slurm_signal_time(const SlurmTimes *times)
     return seconds < 1e9 ? (int64_t)seconds : (int64_t)1e9;
 }
 
-/* Reads up to four digits; returns what follows them, or NULL. */
+/* Reads up to four digits; returns the position after them, or NULL. */
 static const char *read_number(const char *at, int64_t *number)
 {
     const char *from = at;
@@ -86,8 +86,8 @@ bool slurm_time_read(const char *text, int64_t *seconds)
     for (n = 1; at != NULL && *at == ':' && n < 3; n++)
         at = read_number(at + 1, &part[n]);
     if (at == NULL || *at != '\0') return false;
-    /* Without days the parts end with seconds, but a single one is minutes; with days they begin
-     * with hours. */
+    /* Without days the last part is seconds, but a single part is minutes; with days the first part
+     * is hours. */
     if (with_days)
         *seconds = days * 86400 + part[0] * 3600 + part[1] * 60 + part[2];
     else if (n == 3)

@@ -1,4 +1,4 @@
-/* export_hf.c -- `./train export hf`: writes a run as a folder of Hugging Face's libraries. */
+/* export_hf.c -- `./train export hf`: writes a run as a folder for Hugging Face's libraries. */
 #include "parallel/commands/cmd_export.h"
 
 #include "data/identity.h"
@@ -30,8 +30,8 @@ static void put_token(FILE *to, const char *key, const Tokenizer *t, int32_t id)
     fputs(",\n", to);
 }
 
-/* Writes tokenizer.json, and tokenizer_config.json, without which transformers would choose a class
- * by the model's type that changes how text is split. */
+/* Writes tokenizer.json and tokenizer_config.json. Without the latter, transformers would choose a
+ * tokenizer class by the model's type, which changes how text is split. */
 static bool write_tokenizer(const char *folder, const ExportedRun *run, const HfModel *model,
                             char *err, size_t n)
 {
@@ -63,8 +63,8 @@ static bool copy_file(const char *folder, const ExportedRun *run, const char *na
     return good;
 }
 
-/* Copies the files that an import has kept beside the tokenizer, in place of those that were
- * written, if the weights still belong to that tokenizer. */
+/* If the weights still belong to an imported tokenizer, replaces the written files by the files
+ * that the import kept next to it. */
 static bool copy_companions(const char *folder, const ExportedRun *run, char *err, size_t n)
 {
     char *identity = text_format("tokenizer %016" PRIx64, tokenizer_hash(run->tokenizer));
@@ -131,7 +131,7 @@ bool export_hf(const ExportArguments *a, const ExportedRun *run, DType dtype, Ex
     result->bytes = written.bytes;
     result->overflows = written.overflows;
     snprintf(result->what, sizeof result->what, "a %s", architecture_name(model.architecture.kind));
-    /* A string of JSON is one of Python. */
+    /* A JSON string is also a Python string. */
     char *name = json_string(a->out);
     result->note = text_format("AutoModelForCausalLM.from_pretrained(%s)", name);
     free(name);

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Opens tokenizer.json, which is kept as it is, or GPT-2's two files. Weights without any of them
- * come without a tokenizer. */
+/* Opens tokenizer.json, which is kept unchanged, or GPT-2's two files. If there are none of these,
+ * the import has no tokenizer. */
 static bool open_tokenizer(const char *folder, ImportInput *out, char *err, size_t n,
                            ExitCode *code)
 {
@@ -45,8 +45,8 @@ static bool open_tokenizer(const char *folder, ImportInput *out, char *err, size
                      folder);
 }
 
-/* Returns whether a file is kept. One that is not a JSON object although its name says so is an
- * error. One that names code to be run is not kept, because an export would not have that code. */
+/* Returns whether a file is kept. A .json file that is not a JSON object is an error. A file that
+ * names code to be executed is not kept, because an export would not contain that code. */
 static bool check_companion(const char *folder, const char *name, const char *text, size_t bytes,
                             bool *kept, char *err, size_t n)
 {
@@ -62,7 +62,7 @@ static bool check_companion(const char *folder, const char *name, const char *te
     return good;
 }
 
-/* Adds the files that say how the model is used, as they are. */
+/* Adds the files that describe how the model is used, unchanged. */
 static bool add_companions(const char *folder, ImportInput *out, char *err, size_t n)
 {
     bool good = true;

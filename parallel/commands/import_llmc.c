@@ -19,7 +19,7 @@ bool import_open_llmc(const char *path, bool tokenizer, ImportInput *out, char *
     *code = missing ? EXIT_MISSING : EXIT_DAMAGED;
     if (!good) return false;
     llmc_architecture(&header, &out->architecture);
-    /* Of a folder, the file that was chosen is said. */
+    /* If `path` is a folder, the chosen file is reported. */
     out->opened = opened;
     out->described = must_strdup(opened ? opened : path);
     return true;

@@ -1,5 +1,5 @@
-/* stop_text.h -- ends a generated text before the first of some stop texts, which may span tokens.
- */
+/* stop_text.h -- ends a generated text before the first stop text in it; a stop text may span
+ * tokens. */
 #ifndef PARALLEL_COMMANDS_STOP_TEXT_H
 #define PARALLEL_COMMANDS_STOP_TEXT_H
 
@@ -16,10 +16,10 @@ typedef struct {
 } StopText;
 
 /* Appends `size` bytes of the text and returns how many bytes of `held` can be printed: those
- * before the first stop text that is complete, or, if none is, those that no stop text can begin
- * with. The text ends where the first stop text becomes complete, byte by byte, so the result does
- * not depend on how the text is divided into tokens. Of several that end at the same byte the
- * longest counts. After printing them, call stop_text_drop. */
+ * before the first complete stop text, or, if there is none, those that cannot be the beginning of
+ * a stop text. Bytes are examined one by one, and the text ends at the first complete stop text, so
+ * the result does not depend on how the text is divided into tokens. If several stop texts end at
+ * the same byte, the longest is used. After printing the bytes, call stop_text_drop. */
 size_t stop_text_add(StopText *text, const uint8_t *bytes, int64_t size);
 /* Removes the first `n` held bytes. */
 void stop_text_drop(StopText *text, size_t n);

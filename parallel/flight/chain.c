@@ -15,8 +15,8 @@ const char *const flight_cause_name[CAUSES] = {
     [CAUSE_UNKNOWN] = "unknown",
 };
 
-/* In a healthy run no rank waits longer than this many seconds, or than so many times the longest
- * wait that has ended. */
+/* In a healthy run no rank waits longer than USUAL_LEAST seconds and longer than USUAL_TIMES times
+ * the longest wait that has ended. */
 static const double USUAL_LEAST = 1, USUAL_TIMES = 2;
 enum { SIDES = 2 };
 
@@ -49,7 +49,7 @@ static FlightCause cause_of_work(const RingEntry *in)
     return CAUSE_COMPUTING;
 }
 
-/* Returns why a node that waits for nobody does not go on. */
+/* Returns why a node that waits for nobody makes no progress. */
 static FlightCause cause_of(const Search *s, int node)
 {
     const FlightFiles *files = s->net->files;
@@ -71,7 +71,8 @@ static FlightCause cause_of(const Search *s, int node)
 /* ---- where it begins ---------------------------------------------------------------------------
  */
 
-/* The causes in the order in which they are believed, if there are several. */
+/* Returns the priority of a cause. If there are several, the one with the highest priority
+ * counts. */
 static int trust(FlightCause cause)
 {
     static const int order[CAUSES] = {
@@ -82,7 +83,7 @@ static int trust(FlightCause cause)
 }
 
 /* Returns whether a hang may begin at the node: it keeps others waiting and waits for nobody, or
- * does not answer. If `alone`, nobody waits for anybody. */
+ * its rank has no file. `alone`: no rank waits for another one. */
 static bool begins_at(const Search *s, int node, bool alone)
 {
     const SearchNode *at = &s->node[node];
@@ -116,7 +117,7 @@ static void begin_again(Chain *c, FlightCause cause)
     c->seconds = NAN;
 }
 
-/* Finds the nodes where the hang begins: those with the cause that is believed most. */
+/* Finds the nodes where the hang begins: those with the cause of the highest priority. */
 static void find_begin(Chain *c, const Search *s)
 {
     int ranks = s->net->files->ranks;
@@ -130,8 +131,8 @@ static void find_begin(Chain *c, const Search *s)
     }
 }
 
-/* The ranks wait for each other. A device that also computes need not be waiting: it is the cause.
- * Otherwise the ranks have made their calls in different orders. */
+/* The ranks wait for each other in a cycle. A device in it that also computes need not be waiting:
+ * it is the cause. Otherwise the ranks have made their calls in different orders. */
 static void find_in_circle(Chain *c, const Search *s)
 {
     const FlightFiles *files = s->net->files;
@@ -149,7 +150,8 @@ static void find_in_circle(Chain *c, const Search *s)
     }
 }
 
-/* Of ranks that wait for each other in several calls, those of the call with the fewest differ. */
+/* If ranks wait for each other in several calls, the call in which the fewest wait is the odd
+ * one. */
 static void find_odd(Chain *c, const Search *s)
 {
     const ChainWait *least = NULL;
@@ -189,7 +191,8 @@ static void measure_waits(Chain *c, const Search *s)
         if (files->state[rank] == RANK_READ) c->usual = fmax(c->usual, files->ring[rank]->longest);
 }
 
-/* Returns whether the run goes on: it was asked, all ranks answer, and nobody waits for long. */
+/* Returns whether the run makes progress: a signal requested the dump, all ranks have written their
+ * files, and nobody has waited for long. */
 static bool is_healthy(const Chain *c, const Search *s)
 {
     const FlightFiles *files = s->net->files;
@@ -204,7 +207,7 @@ void chain_make(Chain *c, Search *s)
     c->late = must_calloc((size_t)s->net->files->ranks, sizeof *c->late);
     bool differ = chain_find_difference(c, s->net);
     if (!differ) find_begin(c, s);
-    /* What looks like a circle may be a wait for a rank that is not known. */
+    /* What looks like a cycle may be a wait for a rank whose file was not read. */
     bool unknown = s->net->files->unknown > 0, links = s->links > 0 && !unknown;
     if (!differ && c->lates == 0 && links) find_in_circle(c, s);
     measure_waits(c, s);

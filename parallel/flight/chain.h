@@ -8,7 +8,8 @@
 typedef enum {
     CAUSE_NONE,       /* healthy: nobody waits longer than usual */
     CAUSE_UNKNOWN,    /* not found, but files of some ranks could not be read, or were left out */
-    CAUSE_STOPPED,    /* a rank does not answer, or does not go on although it could */
+    CAUSE_STOPPED,    /* a rank has written no file, or stays in a call that the others have
+                       * finished */
     CAUSE_COLLECTIVE, /* ranks of a group are in different calls */
     CAUSE_DATA,       /* a rank waits for its training data */
     CAUSE_DISK,       /* a rank writes, synchronizes or reads a file */
@@ -21,14 +22,15 @@ extern const char *const flight_cause_name[CAUSES];
 
 /* Ranks that wait in the same call for the same ranks. */
 typedef struct {
-    const RingEntry *call; /* of the first of them */
+    const RingEntry *call; /* the call of the first of them */
     const char *group;     /* name of its group; "" if it has none */
     int *rank, ranks;      /* ascending */
-    /* The ranks that have not arrived, ascending: the CHAIN_NAMED that are furthest behind, of
-     * `late`. 0: all have arrived, or they are not known. */
+    /* The ranks that have not arrived, ascending: all `late` of them, or the CHAIN_NAMED that are
+     * furthest behind. 0: all have arrived, or the ranks are not known. */
     int *whom, whoms, late;
     bool devices;   /* the hosts have arrived, but the devices have not */
-    int depth;      /* 1: they wait for where it begins; 2: for those ... -1: for none of these */
+    int depth;      /* 1: they wait for ranks where the hang begins; 2: for ranks of depth 1; ...
+                     * -1: for none of these */
     double seconds; /* the longest of these waits */
 } ChainWait;
 enum { CHAIN_NAMED = 1024 };
@@ -36,24 +38,26 @@ enum { CHAIN_NAMED = 1024 };
 typedef struct {
     FlightCause cause;
     int *late, lates;    /* the ranks where it begins, ascending */
-    int first;           /* the one of these that has been there for the longest; -1: none */
-    const RingEntry *in; /* what this one is in; NULL: it does not answer, or it is between two
+    int first;           /* the one of these that has been in its entry for the longest time; -1:
+                          * none */
+    const RingEntry *in; /* the entry that `first` is in; NULL: it has no file, or is between two
                           * entries */
-    double seconds;      /* for how long; NaN: not known */
-    bool circle;         /* CAUSE_COLLECTIVE: the ranks wait for each other in calls of different
-                          * groups or to different ranks; else in the same group */
-    int other;           /* CAUSE_COLLECTIVE, unless `circle`: a rank in another call, or -1, */
-    const RingCall *late_call, *other_call; /* and the two calls */
+    double seconds;      /* how long it has been there; NaN: not known */
+    bool circle;         /* CAUSE_COLLECTIVE: the ranks wait for each other in a cycle, in calls of
+                          * different groups or with different ranks; false: they are in different
+                          * calls of one group */
+    int other;           /* CAUSE_COLLECTIVE without `circle`: a rank in a different call, or -1; */
+    const RingCall *late_call, *other_call; /* the calls of `first` and `other` */
     double waited, usual; /* the longest wait now, and the longest one that has ended */
     ChainWait *wait;      /* [waits] those nearest to where it begins first */
     int waits;
 } Chain;
 
-/* Analyses the search, which must outlive the chain; it sets its depths. */
+/* Finds the cause, and sets the depths of the search, which must outlive the chain. */
 void chain_make(Chain *chain, Search *search);
 void chain_free(Chain *chain);
-/* Returns for how many seconds the rank has been in this entry; NULL: between two. NaN: not known.
- */
+/* Returns for how many seconds the rank has been in this entry, or between two entries if it is
+ * NULL. NaN: not known. */
 double chain_seconds(const RingFile *ring, const RingEntry *entry);
 
 /* Inside chain*.c: makes the list of waits, and finds calls of a group that differ. */

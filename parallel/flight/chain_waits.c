@@ -44,7 +44,7 @@ static int compare_calls(const Waiter *x, const Waiter *y)
     return compare_texts(c, d);
 }
 
-/* Those nearest to where it begins come first, and those that no path leads to last. */
+/* Waits nearest to where the hang begins come first. Those that do not lead there come last. */
 static int compare_waiters(const void *a, const void *b)
 {
     const Waiter *x = a, *y = b;
@@ -104,7 +104,7 @@ void chain_list_waits(Chain *c, const Search *s)
         if (s->link[i].node % SIDES == 0) of[s->link[i].node / SIDES] = &s->link[i];
     for (int rank = 0; rank < files->ranks; rank++) {
         const SearchNode *at = &s->node[SIDES * rank];
-        /* What a rank is in where it begins is told there. */
+        /* The call of a rank where the hang begins is part of the cause, not a wait. */
         bool begins = at->depth == 0 && of[rank] == NULL;
         if (at->in == NULL || !front_is_call(at->in) || begins) continue;
         waiter[n++] = (Waiter){rank, at->depth, of[rank] ? of[rank]->call : at->in, of[rank]};
@@ -124,7 +124,7 @@ void chain_list_waits(Chain *c, const Search *s)
 /* ---- calls that differ -------------------------------------------------------------------------
  */
 
-/* Returns what the member has called with this number, or NULL. */
+/* Returns the member's call with this number, or NULL. */
 static const RingCall *call_of(const Net *net, int group, int rank, int64_t call)
 {
     const RingFile *ring = net->files->ring[rank];
@@ -144,8 +144,8 @@ static bool same_call(const RingCall *a, const RingCall *b)
            a->elements == b->elements;
 }
 
-/* Compares the calls with this number. If they differ, those that are not like most others are the
- * late ones; without a majority all are. */
+/* Compares the calls with this number. If they differ, the ranks whose call is not the majority's
+ * are late; without a majority all ranks are. */
 static bool compare_members(Chain *c, const Net *net, int group, int64_t call)
 {
     const NetGroup *g = &net->group[group];

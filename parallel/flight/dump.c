@@ -1,5 +1,5 @@
-/* dump.c -- the ranks of this process whose flights are dumped, and what the thread of dumps.h does
- * with them. */
+/* dump.c -- the ranks of this process whose flight recorders are dumped, and what the thread of
+ * dumps.h does with them. */
 #include "parallel/flight/dump.h"
 
 #include "model/core/check.h"
@@ -26,7 +26,7 @@ static struct {
     /* What the thread uses: RUN and RUN/flight, and room to write. */
     char *run, *folder;
     FlightRoom *room;
-    /* Of the newest dump: the ranks that have written it; this process could not. */
+    /* Of the newest dump: which ranks have written their files; whether this process failed to. */
     bool *written; /* [ranks] */
     bool failed;
 } flights = {.life = PTHREAD_MUTEX_INITIALIZER, .mutex = PTHREAD_MUTEX_INITIALIZER};
@@ -52,8 +52,8 @@ static int write_files(Dump dump)
     return error;
 }
 
-/* Returns the lowest rank of this process, as which the thread speaks: so only that with rank 0
- * warns. */
+/* Makes the thread log as the lowest rank of this process, and returns that rank. So only the
+ * process of rank 0 prints warnings. */
 static const FlightSource *speaker(void)
 {
     const FlightSource *lowest = &flights.source[0];
@@ -77,8 +77,8 @@ static void write_all(void *unused, Dump dump)
     pthread_mutex_unlock(&flights.mutex);
 }
 
-/* Returns whether this process says what a dump shows. Called with the mutex held, as the next one
- * is. */
+/* Returns whether this process prints what a dump shows. This and the next function are called with
+ * the mutex held. */
 static bool speaks(Dump dump)
 {
     return flights.n > 0 && !flights.failed && (dump.number == 0 || speaker()->rank == 0);
@@ -140,7 +140,7 @@ static void stop(void)
     flights.written = NULL;
 }
 
-/* Replaces what JSON would escape. */
+/* Replaces characters that JSON would escape. */
 static void make_plain(char *name)
 {
     for (; *name; name++)

@@ -1,5 +1,5 @@
-/* dump.h -- writes the flight recorders of the ranks of this process to RUN/flight/, when dumps.h
- * says so. Each rank has a file there, rank_00003.jsonl; the README has the format. */
+/* dump.h -- writes the flight recorders of this process's ranks to RUN/flight/ when dumps.h
+ * requests it. Each rank has a file there, rank_00003.jsonl; the README has the format. */
 #ifndef PARALLEL_FLIGHT_DUMP_H
 #define PARALLEL_FLIGHT_DUMP_H
 
@@ -9,7 +9,7 @@
 
 enum { FLIGHT_HOST_BYTES = 65 };
 
-/* A rank, and what its file says besides its flight. */
+/* A rank, and what its file contains besides the recorded entries. */
 typedef struct {
     const Flight *flight;
     GraphNames names;
@@ -18,20 +18,21 @@ typedef struct {
     int pp, dp, tp;               /* coordinates in the grid */
     int attempt;                  /* of the run */
     char host[FLIGHT_HOST_BYTES]; /* its machine */
-    /* A number that all ranks of this start have, and no other start: dumps are told apart by it.
-     */
+    /* The same number on all ranks of this start of the run, different for every other start. It
+     * distinguishes their dumps. */
     uint64_t start;
     FILE *log; /* set by flight_dump_add: the rank's log */
 } FlightSource;
 
-/* From now on dumps of the run in the folder `run` have this rank's flight, until
- * flight_dump_remove: the flight may be freed after that, and the log of the rank closed. The last
- * of the process's ranks to come starts the thread of dumps.h, and the last to go ends it. Warns if
- * the system refuses the thread. Called by each rank's own thread. */
+/* From flight_dump_add to flight_dump_remove, dumps of the run in the folder `run` include this
+ * rank's flight recorder. After that the recorder may be freed, and the rank's log closed. The
+ * process's last rank to be added starts the thread of dumps.h, and the last one to be removed ends
+ * it. Warns if the system refuses to start the thread. Each rank's own thread calls both
+ * functions. */
 void flight_dump_add(const FlightSource *source, const char *run);
 void flight_dump_remove(const Flight *flight);
 
-/* Returns the name of a dump: equal on all ranks, and of no other dump. */
+/* Returns the name of a dump: the same on all ranks, different for every other dump. */
 uint64_t flight_dump_name(uint64_t start, int64_t number);
 
 /* Bytes of the name of a rank's file in RUN/flight. */

@@ -15,21 +15,21 @@ typedef enum {
 typedef struct {
     int ranks; /* of the world */
     RankState *state;
-    RingFile **ring; /* [ranks] of a silent one: that of an earlier dump, or NULL; of an unknown one
-                      * NULL */
+    RingFile **ring; /* [ranks] a silent rank's is that of an earlier dump, or NULL; an unknown
+                      * rank's is NULL */
     int read, silent, unknown; /* ranks in each state */
     bool several_hosts;        /* the ranks are on different machines, as far as that is known */
-    const RingFile *first; /* of the first rank that was read: the dump's name, its reason ... */
+    const RingFile *first; /* the first rank that was read, for the dump's name, its reason ... */
     StringList damaged;    /* messages about files that cannot be read */
 } FlightFiles;
 
-/* Reads RUN/flight. `seconds`: time after which files are left out; 0: none. Returns false and sets
- * err if there is no dump; *missing then says whether there is no file at all. The caller calls
- * flight_files_free in both cases. */
+/* Reads RUN/flight. After `seconds` the remaining files are left out (0: no limit). Returns false
+ * and sets err if there is no dump; *missing is then true if there is no file at all. The caller
+ * calls flight_files_free in both cases. */
 bool flight_files_read(FlightFiles *files, const char *run, double seconds, bool *missing,
                        char *err, size_t n);
-/* Does the same with files that have been parsed, which it takes: rings[0..count), of any ranks and
- * dumps, at least one. */
+/* Does the same with files that have been parsed already, and takes ownership of them:
+ * rings[0..count), of any ranks and dumps, at least one. */
 void flight_files_take(FlightFiles *files, RingFile **rings, int count);
 void flight_files_free(FlightFiles *files);
 

@@ -17,7 +17,7 @@ bool front_is_at(const RingFile *ring, const RingEntry *entry)
     const RingEntry *first = first_of(ring, entry->stream);
     if (entry->stream == FLIGHT_HOST || first == entry) return true;
     if (first->kind != FLIGHT_EXCHANGE || entry->kind != FLIGHT_EXCHANGE) return false;
-    /* Messages that were added to one group come one after the other. */
+    /* The messages of one group have consecutive numbers, and the stream is in all of them. */
     for (const RingEntry *e = first + 1; e <= entry; e++)
         if (e->n != e[-1].n + 1 || e->stream != entry->stream) return false;
     return true;
@@ -31,8 +31,8 @@ bool front_is_asynchronous(const RingFile *ring)
         if (e->kind == FLIGHT_WAIT) return true;
         busy += e->stream != FLIGHT_HOST && e->kind != FLIGHT_EXCHANGE;
     }
-    /* A device whose calls are complete when they return has one at a time, or messages that are
-     * carried out together. */
+    /* A device whose calls are complete when they return has one unfinished call at a time, or
+     * several messages that are carried out together. */
     return busy > 1;
 }
 
@@ -51,7 +51,8 @@ static void add(Front *front, const RingEntry *entry)
     if (front->n < FRONT_MOST) front->entry[front->n++] = entry;
 }
 
-/* Adds where the stream stands: after waits for other streams, at what these wait for. */
+/* Adds the entry that the stream is in. If it waits for another stream, adds that stream's
+ * entry. */
 static void add_stream(const RingFile *ring, int stream, Front *front)
 {
     const RingEntry *at = first_of(ring, stream);
@@ -71,7 +72,8 @@ static void add_stream(const RingFile *ring, int stream, Front *front)
         add(front, e);
 }
 
-/* Adds where the device stands, or only the stream that a host waits for. */
+/* Adds the entries that all streams of the device are in, or only the stream that the host waits
+ * for. */
 static void add_device(const RingFile *ring, const RingEntry *wait, Front *front)
 {
     int only = wait ? awaited(wait) : FLIGHT_HOST;

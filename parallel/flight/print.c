@@ -26,7 +26,7 @@ static void print_text(FILE *to, const char *label, char *text)
     free(text);
 }
 
-/* The same with a sentence, whose parts stay together better if it is folded as a message. */
+/* Does the same with a sentence, folded as a message, which keeps its parts together better. */
 static void print_sentence(FILE *to, const char *label, char *text)
 {
     char *line = text_format("%-*s%s", LABEL, label, text);

@@ -10,19 +10,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The bounds of the numbers in a file. MOST_GROUPS is also the room of an entry's index. */
+/* The bounds of the numbers in a file. MOST_GROUPS is also the largest number of a group. */
 enum { VERSION = 1, MOST_GROUPS = 127, MOST = 2147483647, DUMP_DIGITS = 16 };
 
-/* What parsing a file needs besides what is kept. */
+/* State of the parser that is not kept afterwards. */
 typedef struct {
     RingFile *ring;
     JsonCursor j;
-    int64_t entries, lines;    /* entries that the header announces, and that have come */
+    int64_t entries, lines;    /* entries that the header announces; entries read so far */
     int64_t n;                 /* number of the last entry */
-    int at[MOST_GROUPS + 1];   /* position in ring->group of a group's index + 1; 0: not there */
-    int first[FLIGHT_STREAMS]; /* unfinished entries of each stream, at most RING_FIRST */
-    int extra[FLIGHT_STREAMS]; /* position + 1 in ring->open of a later one, which the next replaces
-                                */
+    int at[MOST_GROUPS + 1];   /* 1 + position in ring->group of the group with this number; 0:
+                                * none */
+    int first[FLIGHT_STREAMS]; /* number of unfinished entries of each stream so far */
+    int extra[FLIGHT_STREAMS]; /* 1 + position in ring->open of the latest one after the first
+                                * RING_FIRST, which the next one replaces; 0: none */
 } Parse;
 
 /* ---- the header and the groups --------------------------------------------------------------- */
@@ -154,7 +155,7 @@ static bool take_entry(Parse *p, RingEntry *e)
     return true;
 }
 
-/* Returns the rank's place in the collectives or messages that the entry belongs to. */
+/* Returns the rank's RingPlace for the collectives or messages that the entry belongs to. */
 static RingPlace *place_of(RingFile *r, const RingEntry *e)
 {
     bool collective = e->kind == FLIGHT_COLLECTIVE, send = !collective && ring_sends(e);
@@ -188,7 +189,7 @@ static void note_place(RingFile *r, const RingEntry *e)
     memcpy(seen->dtype, e->dtype, sizeof seen->dtype);
 }
 
-/* Keeps an entry that has not finished, if it is one of the stream's first, or the last one. */
+/* Keeps an unfinished entry if it is one of the first of its stream, or the latest one. */
 static void keep_open(Parse *p, const RingEntry *e)
 {
     RingFile *r = p->ring;

@@ -1,9 +1,9 @@
-/* ring.h -- parses a file of RUN/flight: what one rank has issued and finished last, as dump.c has
- * written it. The format is in README.md.
+/* ring.h -- parses a file of RUN/flight: the last entries that one rank has issued, as write.c has
+ * written them. README.md describes the format.
  *
- * A ring has thousands of entries, and a world thousands of rings. So only what the search for a
- * cause needs is kept of each: the entries that have not finished, how far the rank has got in each
- * of its groups, and what its last calls there were. */
+ * A file has thousands of entries, and a world thousands of files. So only what the search for a
+ * cause needs is kept of each: the unfinished entries, how far the rank has got in each of its
+ * groups, and its last calls there. */
 #ifndef PARALLEL_FLIGHT_RING_H
 #define PARALLEL_FLIGHT_RING_H
 
@@ -11,11 +11,12 @@
 #include "model/core/flight.h"
 #include "parallel/comm/rank_runs.h"
 
-/* Of each stream the first unfinished entries are kept, and the last one. RING_SEEN: the last
- * collectives of a group that are kept. RING_RUNS: most runs of ranks in a group. */
+/* RING_FIRST: how many of a stream's first unfinished entries are kept, besides its last one.
+ * RING_SEEN: how many of a group's last collectives are kept. RING_RUNS: the most runs of ranks in
+ * a group. */
 enum { RING_FIRST = 8, RING_SEEN = 8, RING_RUNS = 4096, RING_NAME = 32, RING_HOST = 256 };
 
-/* An entry of the file. Numbers that it has none of are -1, and texts "". */
+/* An entry of the file. Numbers that it does not use are -1, and unused texts "". */
 typedef struct {
     int64_t n, call, elements, step, micro_batch;
     double begun, ended; /* seconds after the dump's time, usually negative; ended NaN: it has not
@@ -32,8 +33,8 @@ typedef struct {
 /* A group of ranks. */
 typedef struct {
     char name[16];
-    RankRun *run; /* [runs] of its ranks in the world, in the group's order; 0 runs: they are not
-                   * known */
+    RankRun *run; /* [runs] its ranks, numbered in the world, in the group's order; 0 runs: they are
+                   * not known */
     int runs, size;
 } RingGroup;
 
@@ -45,8 +46,8 @@ typedef struct {
     bool ended;
 } RingCall;
 
-/* How far a rank has got in a group's collectives, or in its messages to or from one peer. Numbers
- * of calls; 0: none is in the ring. */
+/* How far a rank has got in a group's collectives, or in its messages to or from one peer. The
+ * numbers are those of calls; 0: there is no such call in the file. */
 typedef struct {
     int group;
     int peer; /* rank in the group; -1: collectives */
@@ -55,7 +56,7 @@ typedef struct {
     int64_t ended;   /* the last one finished */
     int64_t first;   /* the first one that has not finished; 0: all have */
     double ended_at; /* when `ended` finished, in seconds after the dump's time */
-    RingCall *seen;  /* [RING_SEEN] number i % RING_SEEN is at that index; NULL for messages */
+    RingCall *seen;  /* [RING_SEEN] call number i is at index i % RING_SEEN; NULL for messages */
 } RingPlace;
 
 /* The content of a file. */
@@ -83,8 +84,8 @@ typedef struct {
 RingFile *ring_parse(const char *text, size_t size, char *err, size_t n);
 void ring_free(RingFile *ring);
 
-/* Returns the rank's place in the collectives of its group (peer -1), or in its messages; NULL:
- * none of them is in the ring. */
+/* Returns how far the rank has got in the collectives of its group (peer -1), or in its messages to
+ * (`send`) or from the peer; NULL: none of them is in the file. */
 const RingPlace *ring_place(const RingFile *ring, int group, int peer, bool send);
 /* Returns whether the entry is a message to the peer, not from it. */
 bool ring_sends(const RingEntry *entry);

@@ -8,10 +8,11 @@
 
 #include <stdlib.h>
 
-/* Seconds after which files are left out: of large worlds they have gigabytes. A process that ends
- * waits no longer (dumps.c). */
+/* Seconds after which the remaining files are left out, because those of a large world have
+ * gigabytes. LAST_READING: in a process that ends, which dumps.c lets wait no longer. */
 static const double LAST_READING = 0.5, READING = 5;
-/* Of the waits, those nearest to where the hang begins. ./train flight prints the others. */
+/* The most waits that are printed: those nearest to where the hang begins. ./train flight prints
+ * the others, too. */
 enum { MOST_WAITS = 3 };
 
 /* Prints the text, and frees it. */

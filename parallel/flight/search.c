@@ -10,9 +10,9 @@ enum { HOST, DEVICE, SIDES };
 
 typedef struct {
     Search *s;
-    int *todo; /* nodes to look at */
+    int *todo; /* nodes that are still to be examined */
     int n;
-    int *marked; /* [SIDES x groups] so many of the first members are wanted already */
+    int *marked; /* [SIDES x groups] how many of the first members are already marked as wanted */
     int room;
 } Walk;
 
@@ -36,7 +36,7 @@ static void add_link(Walk *w, SearchLink link)
     s->node[link.node].waits = true;
 }
 
-/* Wants the members of a group that come first, as far as they are not wanted yet. */
+/* Marks the first members of a group as wanted, as far as they are not yet. */
 static void want_members(Walk *w, const SearchLink *link)
 {
     const NetGroup *group = &w->s->net->group[link->group];
@@ -65,7 +65,7 @@ static void follow_collective(Walk *w, int node, const RingEntry *call)
         link.behind = net_behind(group, true, call->call);
     }
     if (link.behind == 0) {
-        /* Those that are not known may be missing, unless a member has finished the call. */
+        /* Unknown ranks may be the missing ones, unless a member has finished the call. */
         if (net_unknown(group) && group->done < call->call) w->s->node[node].waits = true;
         return;
     }
@@ -103,7 +103,7 @@ static void look(Walk *w, int node)
 /* ---- the order of links ------------------------------------------------------------------------
  */
 
-/* Links of a group come together, those with the largest keys first; then those to a peer. */
+/* Collectives come first, by group, those with the largest keys first. Messages follow, by peer. */
 static int compare_links(const void *a, const void *b)
 {
     const SearchLink *x = a, *y = b;
@@ -145,7 +145,7 @@ void search_free(Search *s)
 
 typedef struct {
     Search *s;
-    int *todo; /* nodes whose waiters follow */
+    int *todo; /* nodes whose waiters are still to be reached */
     int n;
     int *next; /* [SIDES x groups] the next link of each group that has not been followed */
 } Back;
@@ -172,7 +172,7 @@ static int first_to_peer(const Search *s, int peer)
     return low;
 }
 
-/* Reaches all that wait for this node. */
+/* Reaches all nodes that wait for this one. */
 static void follow_back(Back *b, int node)
 {
     Search *s = b->s;

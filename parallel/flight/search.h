@@ -1,6 +1,6 @@
 /* search.h -- who waits for whom: follows each rank's calls to the ranks that have not arrived at
- * them. The hosts and the devices of ranks are told apart: a call waits for a host that has not
- * made it, or else for a device that has not reached it. */
+ * them. A rank's host and its device are separate nodes: a call waits for a host that has not made
+ * it, or else for a device that has not reached it. */
 #ifndef PARALLEL_FLIGHT_SEARCH_H
 #define PARALLEL_FLIGHT_SEARCH_H
 
@@ -9,29 +9,31 @@
 
 /* A rank's host (number 2 x rank) or device (2 x rank + 1). */
 typedef struct {
-    const RingEntry *in; /* what it is in: the call in which it waits, or else the first entry at
-                          * which it stands; NULL: nothing is known, or it is between two entries */
+    const RingEntry *in; /* the call in which it waits, or else the first entry that it is in; NULL:
+                          * nothing is known, or it is between two entries */
     bool looked;         /* `in` and `waits` are known */
     bool wanted;         /* somebody waits for it */
     bool waits;          /* it waits for somebody, or in a call whose ranks are not known */
-    int depth; /* how many waits lead from it to where the search began backwards; -1: none do */
+    int depth; /* number of waits on the way from it to the nodes given to search_depths; -1: there
+                * is no way */
 } SearchNode;
 
 /* A call in which a node waits. */
 typedef struct {
     int node;
     const RingEntry *call;
-    int group; /* index in the net, for a collective: waits for its first members */
-    bool here; /* by_here, whose devices have not arrived; else by_begun */
+    int group; /* of a collective: index in the net. The node waits for the group's first `behind`
+                * members */
+    bool here; /* in the order by_here: their devices have not arrived; else by_begun */
     int behind;
-    int64_t key; /* for members with smaller numbers than this one */
+    int64_t key; /* these members are those with smaller numbers than this one */
     int peer;    /* of a message: the node that it waits for; else -1 */
 } SearchLink;
 
 typedef struct {
     const Net *net;
     SearchNode *node; /* [2 x ranks] */
-    SearchLink *link; /* in the order of their groups (here or not), then peers */
+    SearchLink *link; /* collectives first, by group and `here`; then messages, by peer */
     int links;
 } Search;
 
@@ -39,7 +41,8 @@ typedef struct {
  * with the sizes of all groups, whatever the number of ranks that wait in them. */
 void search_make(Search *search, const Net *net);
 void search_free(Search *search);
-/* Sets the depths: 0 for nodes[0..n), 1 for what waits for them, and so on. Once. */
+/* Sets the depths: 0 for nodes[0..n), 1 for the nodes that wait for them, and so on. May be called
+ * once. */
 void search_depths(Search *search, const int *nodes, int n);
 
 #endif

@@ -12,12 +12,12 @@ typedef struct {
     Chain chain;
 } FlightReading;
 
-/* Reads and analyses the newest dump of a run. `seconds`: time after which files are left out; 0:
- * none. Returns false and sets err if there is no dump; *missing then says whether there is no file
- * at all. Otherwise the caller calls flight_reading_close. */
+/* Reads and analyses the newest dump of a run. After `seconds` the remaining files are left out (0:
+ * no limit). Returns false and sets err if there is no dump; *missing is then true if there is no
+ * file at all. Otherwise the caller calls flight_reading_close. */
 bool flight_reading_open(FlightReading *reading, const char *run, double seconds, bool *missing,
                          char *err, size_t n);
-/* Does the same with files that have been parsed, as flight_files_take. */
+/* Does the same with files that have been parsed already, like flight_files_take. */
 void flight_reading_take(FlightReading *reading, RingFile **rings, int count);
 void flight_reading_close(FlightReading *reading);
 

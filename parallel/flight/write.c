@@ -137,7 +137,7 @@ static void put_group(Out *out, int index, const GraphGroup *group)
     put(out, "]}\n");
 }
 
-/* now: seconds_now() at the time that the header has. */
+/* now: seconds_now() at the time recorded in the header. */
 static void put_entry(Out *out, const FlightEntry *e, GraphNames names, double now)
 {
     put(out, "{\"n\":");

@@ -6,7 +6,7 @@
 #include "model/core/dumps.h"
 #include "parallel/flight/dump.h"
 
-/* Room for writing; one file at a time. */
+/* Buffers for writing one file at a time. */
 typedef struct {
     FlightEntry entry[FLIGHT_SNAPSHOT];
     GraphGroup group[FLIGHT_GROUPS];

@@ -39,7 +39,7 @@ char *control_share_text(Comm *world, const char *text)
 
 bool control_agree(Comm *world, bool good, char *err, size_t n)
 {
-    /* The largest of these values belongs to the lowest rank that has failed. */
+    /* The lowest rank that has failed has the largest of these values. */
     int64_t first = control_max(world, good ? 0 : world->size - world->rank);
     if (first == 0) return true;
     /* A fixed size, because n may differ between ranks. */

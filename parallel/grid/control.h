@@ -21,7 +21,7 @@ char *control_share_text(Comm *world, const char *text);
 bool control_agree(Comm *world, bool good, char *err, size_t n);
 
 /* Ends the program on all ranks with `code`; rank 0 prints the error message. For errors that all
- * ranks have found. A single rank fails as with fail(). */
+ * ranks have found. With a single rank it is the same as fail(). */
 void control_fail(const Comm *world, ExitCode code, const char *fmt, ...)
     __attribute__((noreturn, format(printf, 3, 4)));
 /* Ends the program (EXIT_CONFIG) if `value` is not the same on all ranks. The message contains

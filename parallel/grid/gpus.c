@@ -52,7 +52,7 @@ bool gpus_prepare(DeviceSurvey seen, int ranks, LaunchKind kind)
     return ranks > 1 && !kind.threads && (kind.processes || each);
 }
 
-/* The name of a GPU among all ranks, with which NCCL tells GPUs apart, too. */
+/* A name that identifies a GPU among all ranks. NCCL distinguishes GPUs by the same name. */
 typedef struct {
     char host[256]; /* NCCL_HOSTID, or the machine */
     char bus[32];   /* "": unknown */
@@ -68,9 +68,9 @@ void gpus_prepare_process(int rank)
     setenv("NCCL_HOSTID", name, 1);
 }
 
-/* Returns the hash of it; 0: it is not known. NCCL takes the host's name and the id of its last
- * boot for the machine, as ranks do that meet; among ranks that this program has started one boot
- * is one machine. */
+/* Returns the hash of the GPU's name; 0: not known. NCCL identifies a machine by the host's name
+ * and the id of its last boot, and so does the rendezvous of ranks that a launcher has started. For
+ * ranks that this program has started, the id of the boot is enough. */
 static uint64_t gpu_name(const Comm *world, const Device *dev)
 {
     GpuName name = {.host = ""};
@@ -120,8 +120,9 @@ static GpuTwice first_twice(RankGpu *of, int n)
 /* Two device numbers may be the same GPU, because CUDA_VISIBLE_DEVICES may list it twice. */
 static GpuTwice find_twice(Comm *world, const Device *dev)
 {
-    /* Ranks on several machines compare the names on each of them: in a large world not all can
-     * tell all others. But NCCL_HOSTID may be the same on two machines. */
+    /* With several machines, the ranks of each machine compare names only among themselves, because
+     * in a large world not all ranks can exchange names. If NCCL_HOSTID is set, all ranks must
+     * compare, because it may be the same on two machines. */
     bool apart =
         machines_of(world).count > 1 && control_max(world, getenv("NCCL_HOSTID") != NULL) == 0;
     Comm split, *here = world;
@@ -144,7 +145,7 @@ static GpuTwice find_twice(Comm *world, const Device *dev)
     return twice;
 }
 
-/* Returns whether ranks may share a GPU because the user has told NCCL so. */
+/* Returns whether ranks may share a GPU because the user has allowed NCCL to do so. */
 static bool may_share(void)
 {
     const char *several = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
@@ -152,7 +153,7 @@ static bool may_share(void)
 }
 
 /* Does the same as require_own for ranks that a launcher has started, which may see different GPUs.
- * `gpus`: how many this rank sees. If it is one, the launcher may have given each its own. */
+ * `gpus`: how many this rank sees. If it is one, the launcher may have given each rank its own. */
 static void require_own_joined(Comm *world, const Device *dev, int64_t gpus)
 {
     static const char advice[] = "start as many ranks on a machine as it has GPUs, give each its "
@@ -160,7 +161,7 @@ static void require_own_joined(Comm *world, const Device *dev, int64_t gpus)
     char place[300], bus[32];
     GpuTwice twice = find_twice(world, dev);
     int64_t there[2] = {gpus, machines_of(world).local_ranks};
-    /* Otherwise the names have shown whether two ranks have the same. */
+    /* If the bus id is known, find_twice has already found whether two ranks have the same GPU. */
     bool unnamed = *device_bus_id(dev, bus, sizeof bus) == '\0';
     bool few = unnamed && there[0] > 1 && there[0] < there[1];
     int64_t first = control_max(world, few ? world->size - world->rank : 0);
@@ -176,8 +177,8 @@ static void require_own_joined(Comm *world, const Device *dev, int64_t gpus)
                      advice);
 }
 
-/* Ends the program if there are fewer GPUs than ranks, unless the ranks are processes that NCCL
- * lets share them, or if two ranks have the same GPU. */
+/* Ends the program if there are fewer GPUs than ranks (unless the ranks are processes that may
+ * share them through NCCL), or if two ranks have the same GPU. */
 static void require_own(Comm *world, const Device *dev, bool processes, int64_t gpus)
 {
     bool free_choice = may_share(), few = gpus < world->size;

@@ -7,15 +7,15 @@
 #include "parallel/comm/comm.h"
 #include "parallel/grid/grid.h"
 
-/* The most ranks that launch_ranks starts, because all are on this machine, each with its own
- * device, loader and threads. A launcher may start up to CONFIG_MAX_RANKS. */
+/* The largest number of ranks that launch_ranks starts, because all are on this machine, each with
+ * its own device, loader and threads. A launcher may start up to CONFIG_MAX_RANKS. */
 enum { LAUNCH_MAX_RANKS = CONFIG_OWN_RANKS };
 
 /* Largest LaunchOptions.result_bytes. */
 enum { LAUNCH_RESULT_BYTES = 60000 };
 
-/* What several ranks shall be, as the command line says. Both false: processes if each has a GPU of
- * its own, otherwise threads (gpus_prepare). */
+/* Whether several ranks are processes or threads, from the command line. Both false: processes if
+ * each rank has its own GPU, otherwise threads (gpus_prepare). */
 typedef struct {
     bool processes; /* --processes */
     bool threads;   /* --no-processes */
@@ -26,9 +26,9 @@ typedef struct {
     GridPlace
         size; /* size of the grid, for coordinates in messages; zeros: all ranks are on axis dp */
     bool processes; /* ranks are processes, not threads; a single one, too */
-    /* What rank 0's body writes to result[0..result_bytes), the caller finds there afterwards, even
-     * if rank 0 was another process. Pointers in it must point to memory that the caller had
-     * allocated before. */
+    /* The caller gets what rank 0's body writes to result[0..result_bytes), even if rank 0 was
+     * another process. Pointers in it must point to memory that the caller allocated before the
+     * launch. */
     void *result;
     size_t result_bytes;
 } LaunchOptions;
@@ -37,68 +37,71 @@ typedef struct {
 typedef int (*LaunchBody)(Comm *world, void *context);
 
 /* Runs body(world, context) on `ranks` ranks at the same time and returns rank 0's exit code when
- * all have returned. Messages contain the coordinates of their rank, unless there is a single one.
- * It runs in the calling thread, or in a process of its own, which later launches of processes need
- * if it uses CUDA. A rank that fails ends all ranks (ends_share in check.h).
+ * all have returned. Messages contain the coordinates of their rank, unless there is a single rank.
+ * A single rank runs in the calling thread, or with options->processes in its own process; if it
+ * uses CUDA and further processes are to be launched, the latter is necessary. A rank that fails
+ * ends all ranks (ends_share in check.h).
  *
  * Threads: rank 0 is the calling thread, the only one that receives signals, and the failure of a
- * rank ends the process. Threads with a GPU each are for tests and measurements: in one process, a
- * call that allocates memory or loads a kernel may wait for the GPUs of other ranks, so a mistake
- * in the order of such calls may let a run hang.
+ * rank ends the process. Threads that have their own GPUs are for tests and measurements: in one
+ * process, a call that allocates memory or loads a kernel may wait for the GPUs of other ranks, so
+ * a mistake in the order of such calls may hang the run.
  *
  * Processes: each rank is a child process with a copy of the caller's memory, so a body's changes
- * are lost, except for `result`. The caller's process is no rank. It passes SIGINT, SIGTERM,
- * SIGHUP and SIGUSR1 on to rank 0 (launch_signal), SIGUSR2 to all ranks if it is held (dumps.h),
- * and waits until all ranks have ended. If a rank
- * failed, the first failure's exit code is returned, and its message has been printed. Once rank
- * 0's body has returned and all ranks have left the world, the result stands: a rank that does not
- * exit properly costs a warning. If a user's signal ended rank 0, the same signal ends the calling
- * process. Signals that the caller ignores are not passed on.
+ * are lost, except for `result`. The caller's process is no rank. It passes SIGINT, SIGTERM, SIGHUP
+ * and SIGUSR1 on to rank 0 (launch_signal), SIGUSR2 to all ranks if it is held (dumps.h), and waits
+ * until all ranks have ended. If a rank failed, the exit code of the first failure is returned, and
+ * its message has been printed. Once rank 0's body has returned and all ranks have left the world,
+ * the result is final: a rank that does not exit properly then only causes a warning. If a user's
+ * signal ended rank 0, the same signal ends the calling process. Signals that the caller ignores
+ * are not passed on.
  *
- * The children end with the calling thread, also those that are stopped. A child that was stopped
- * before its first instruction has not asked the kernel for that. But the end of its parent leaves
- * its process group without a parent in the session, so the kernel continues it, and it ends before
- * it has done anything. If the process that inherits it is in the same session (the first process
- * of a container may be), the kernel does not: then the child stays until somebody continues it. */
+ * When the calling thread ends, the kernel kills the children, also stopped ones, because each
+ * child asks for that at its start. A child that was stopped before its first instruction has not
+ * asked yet. But when its parent ends, its process group is orphaned, so the kernel continues the
+ * child, which then ends at once. If the process that inherits the child is in the same session (as
+ * the first process of a container may be), the group is not orphaned, and the child remains until
+ * somebody continues it. */
 int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void *context);
 
 /* ---- ranks that a launcher has started ---------------------------------------------------------
  *
  * Under srun, mpirun or torchrun each process is one rank, on one machine or several. Such ranks
- * are called joined: nobody has forked them, and nobody waits for them here. A command that starts
- * ranks calls the functions below in this order. Without such a launcher, or if it has started a
- * single process, launch_count returns what the command line says, and the others do nothing.
+ * are called joined: this program has not forked them and does not wait for them. A command that
+ * starts ranks calls the functions below in this order. Without such a launcher, or if it has
+ * started a single process, launch_count returns what the command line says, and the others do
+ * nothing.
  *
  * In a joined process launch_ranks starts nothing. It runs the body in the calling thread, on the
  * world that launch_join has made, or on rank 0 alone for a single rank, and returns rank 0's exit
  * code on all ranks. `result` is filled on rank 0 only. It may be called several times. */
 
-/* Before the first message of a command that joins: takes the rank from the environment, so that
- * from here on only rank 0 prints. Until the ranks have joined, an error that one of them finds
- * ends all, and rank 0 prints it (launch_decline.h). argv: the command line, which is kept;
- * `command`: argv[1] is the name of a command. Does nothing if the environment is wrong:
- * launch_count says so.
- */
+/* To be called before a command that joins prints anything: reads the rank from the environment, so
+ * that from here on only rank 0 prints. Until the ranks have joined, an error that one of them
+ * finds ends all, and rank 0 prints it (launch_decline.h). argv: the command line, which must stay
+ * valid; `command`: argv[1] is the name of a command. Does nothing if the environment is wrong:
+ * launch_count reports that. */
 void launch_take_place(int argc, char **argv, bool command);
 /* Returns the number of ranks of this command: those that the launcher has started; otherwise
  * `given`, or `otherwise` if that is 0. Ends the program (EXIT_USAGE) if the environment
  * contradicts itself, or if the launcher has started several processes and `given` is not 0 or
- * `kind` asks for threads. From here on the standard output of joined ranks but rank 0 goes
- * nowhere. */
+ * `kind` asks for threads. From here on the standard output of joined ranks other than rank 0 is
+ * discarded. */
 int64_t launch_count(int64_t given, int64_t otherwise, LaunchKind kind);
-/* Joins the other ranks: meets them as the section `parallel` of the config says, and makes the
- * world, which it returns. Ends the program with a code of the meeting (meeting.h), or with
- * EXIT_CONFIG if the ranks have different configs. Returns NULL in a process that is not joined. */
+/* Joins the other ranks: connects to them as configured in the section `parallel`, and returns the
+ * world. Ends the program with an exit code of the rendezvous (meeting.h), or with EXIT_CONFIG if
+ * the ranks have different configs. Returns NULL in a process that is not joined. */
 Comm *launch_join(const Config *config);
 /* Returns whether this process is a rank that a launcher has started; true from launch_count on. */
 bool launch_joined(void);
-/* Returns whether this process prints the results of a command: it is not joined, or rank 0. */
+/* Returns whether this process prints the results of a command: it is not joined, or it is rank 0.
+ */
 bool launch_leads(void);
-/* At the end of the program: leaves the world. Returns the exit code, in a joined process that of
- * rank 0, whatever `code` is on the others. */
+/* At the end of the program: leaves the world. Returns the exit code; in joined processes it is
+ * rank 0's `code` on all ranks. */
 int launch_leave(int code);
 
-/* Returns what the ranks of `world` are, for messages: "threads" or "processes". */
+/* Returns "threads" or "processes" for the ranks of `world`, for messages. */
 const char *launch_kind(const Comm *world);
 /* In a rank that is a process: returns the process that started the ranks. Returns 0 elsewhere. */
 pid_t launch_parent(void);

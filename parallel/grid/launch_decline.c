@@ -15,7 +15,7 @@ static struct {
     const Config *config;
 } own;
 
-/* Collects the --set options of the command line that say how ranks meet, or all of them. */
+/* Collects the --set options of the command line that concern the rendezvous, or all of them. */
 static int collect_sets(const char **set, bool all)
 {
     static const char *const key[] = {
@@ -33,7 +33,8 @@ static int collect_sets(const char **set, bool all)
     return n;
 }
 
-/* Reads the config that the command line names; NULL: it names none that can be used. */
+/* Reads the config that the command line names; returns NULL if it names none, or an invalid one.
+ */
 static const Config *read_config(const char **set, const ConfigContext *context)
 {
     const Config *config = NULL;
@@ -47,8 +48,8 @@ static const Config *read_config(const char **set, const ConfigContext *context)
     return config;
 }
 
-/* Returns the config, or one that says at least how to meet. The caller frees it unless it is
- * own.config. */
+/* Returns the config, or at least one with the settings of the rendezvous. The caller frees it
+ * unless it is own.config. */
 static const Config *some_config(void)
 {
     static const char any[] = "{\"model\": {\"vocab_size\": 256}, \"data\": {\"text\": \"none\"}}";
@@ -66,7 +67,8 @@ static const Config *some_config(void)
     return config;
 }
 
-/* Tells the others. Returns whether rank 0 has answered; *code is then the code of the end. */
+/* Reports the failure to the other ranks. Returns whether rank 0 has replied; *code is then the
+ * exit code. */
 static bool decline(ExitCode *code, const char *sentence)
 {
     char err[2048];
@@ -95,7 +97,7 @@ static void tell(ExitCode code, const char *sentence, bool printed)
 {
     if (printed != (own.by.rank == 0)) return;
     launch_decline_end();
-    /* The message of rank 0 names this rank and its machine. */
+    /* The message that rank 0 prints names this rank and its machine. */
     if (decline(&code, sentence) && own.by.rank > 0) exit((int)code);
 }
 

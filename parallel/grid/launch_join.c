@@ -1,5 +1,5 @@
 /* launch_join.c -- ranks that a launcher (srun, mpirun, torchrun) has started: each process is one
- * of them. They find each other, make the world, and end with the same exit code. See launch.h. */
+ * rank. They find each other, create the world, and end with the same exit code. See launch.h. */
 #include "parallel/grid/launch_join.h"
 
 #include "model/core/log.h"
@@ -23,8 +23,8 @@
 static struct {
     bool joined, met;
     StartedBy by;
-    Comm world;                    /* once it has met the others */
-    char words[LAUNCH_WORD_BYTES]; /* of the command line, which must be alike */
+    Comm world;                    /* after the rendezvous */
+    char words[LAUNCH_WORD_BYTES]; /* of the command line; must be the same on all ranks */
 } own;
 
 bool launch_joined(void)
@@ -39,7 +39,7 @@ bool launch_leads(void)
 
 /* ---- before the ranks have met --------------------------------------------------------------- */
 
-/* Rank 0 prints everything. Errors of other ranks bear the name of their machine. */
+/* Rank 0 prints everything. Errors of other ranks contain the name of their machine. */
 static void take_place(const StartedBy *by)
 {
     char host[50] = "", place[64];
@@ -59,7 +59,7 @@ void launch_take_place(int argc, char **argv, bool command)
     launch_decline_begin(&by, argc, argv);
 }
 
-/* Only rank 0 speaks on standard output, whatever a command prints. */
+/* Only rank 0 prints on standard output, whatever the command. */
 static void close_output(void)
 {
     int fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -91,7 +91,7 @@ int64_t launch_count(int64_t given, int64_t otherwise, LaunchKind kind)
 
 /* ---- meeting --------------------------------------------------------------------------------- */
 
-/* Tells the rest of the program which ranks share a machine. */
+/* Stores which ranks share a machine (machines_set), for the rest of the program. */
 static void set_machines(const Meeting *meeting)
 {
     MachineOfRank *of = must_calloc((size_t)meeting->size, sizeof *of);
@@ -102,7 +102,8 @@ static void set_machines(const Meeting *meeting)
     free(of);
 }
 
-/* Programs that this one starts need not know the secret, nor whoever reads its memory. */
+/* The secret is removed, so that child processes and readers of this process's memory do not see
+ * it. */
 static void forget_secret(void)
 {
     char *text = getenv("TRAIN_SECRET");
@@ -110,7 +111,8 @@ static void forget_secret(void)
     unsetenv("TRAIN_SECRET");
 }
 
-/* Meets the other ranks, and connects to rank 0. Ends the program if that fails. */
+/* Carries out the rendezvous with the other ranks, and connects to rank 0. Ends the program if that
+ * fails. */
 static void meet(Meeting *meeting, const Config *config)
 {
     char err[2048];
@@ -122,8 +124,9 @@ static void meet(Meeting *meeting, const Config *config)
     bool opened = good;
     if (good) good = meeting_hold(meeting, &at.options, &code, err, sizeof err);
     launch_meeting_close(&at);
-    /* What ends a meeting is known to all, but for a wrong parallel.interface. What keeps this rank
-     * from rank 0 keeps the first rank of its machine, too, which prints it. */
+    /* All ranks know the error that ends a rendezvous, except a wrong parallel.interface. If this
+     * rank cannot reach rank 0, neither can the first rank of its machine, which prints the error.
+     */
     if (good || meeting->told || (opened && code != EXIT_CONFIG)) launch_decline_end();
     if (opened && code != EXIT_CONFIG) log_set_silent(own.by.rank > 0 && own.by.local_rank > 0);
     if (good) forget_secret();
@@ -135,8 +138,8 @@ static void meet(Meeting *meeting, const Config *config)
     fail(code, "%s", err);
 }
 
-/* Returns whether ranks may have different values of this key: those by which a rank has found the
- * others. */
+/* Returns whether ranks may have different values of this key: it only determines how a rank finds
+ * the others. */
 static bool is_own(const char *key)
 {
     static const char *const own_key[] = {"parallel.rendezvous", "parallel.interface",
@@ -146,8 +149,8 @@ static bool is_own(const char *key)
     return false;
 }
 
-/* Returns whether this rank has computed the value of the key, and rank 0, too. `from`: the
- * differences seen from the other side, where `derived` is about rank 0's value. */
+/* Returns whether both this rank and rank 0 have derived the value of the key. `from`: the same
+ * differences seen from rank 0, whose `derived` is about rank 0's value. */
 static bool is_computed(const ConfigDifference *difference, const ConfigDifference *from, int n)
 {
     for (int i = 0; i < n; i++)
@@ -155,9 +158,9 @@ static bool is_computed(const ConfigDifference *difference, const ConfigDifferen
     return difference->derived;
 }
 
-/* Writes to err the first key whose value rank 0 or this rank was given, and in which they differ.
- * Values that both have computed may depend on devices, which are compared later. Returns whether
- * there is none. */
+/* Writes to err the first key in which rank 0 and this rank differ, if the value was given on one
+ * of them. Values that both have derived may depend on devices, which are compared later. Returns
+ * whether there is no such key. */
 static bool compare_configs(const Config *theirs, const Config *config, char *err, size_t n)
 {
     char place[128];
@@ -176,8 +179,8 @@ static bool compare_configs(const Config *theirs, const Config *config, char *er
     return at == count;
 }
 
-/* Ends the program if a rank has another config than rank 0: it may have read another file, or got
- * other options. */
+/* Ends the program if the config of a rank differs from rank 0's: it may have read a different
+ * file, or have different options. */
 static void require_same_config(const Config *config)
 {
     char err[2048] = "";
@@ -234,7 +237,7 @@ Comm *launch_join(const Config *config)
     ends_share(true);
     own.world = socket_world_join(links, own.by.rank, config->parallel.timeout);
     own.met = true;
-    /* From here on only the first failure speaks, on whichever rank it is. */
+    /* From here on only the first failure is printed, on whichever rank it occurs. */
     log_set_silent(false);
     name_place(size);
     require_same_config(config);

@@ -25,7 +25,7 @@ static const char *value_of(const Environment *environment, const char *name)
     return value && *value ? value : NULL;
 }
 
-/* Reads the secret if one is given, which *found tells. It is never printed. */
+/* Reads the secret, and sets *found to whether one is given. It is never printed. */
 static bool find_secret(LaunchMeeting *m, const Environment *environment, const Config *config,
                         bool *found, ExitCode *code, char *err, size_t n)
 {
@@ -54,7 +54,7 @@ static bool find_port(const Environment *environment, int *port, char *err, size
                      text, MEETING_PORTS, MOST_PORT, MOST_PORT - MEETING_PORTS);
 }
 
-/* Ranks that know a secret meet at rank 0's address. */
+/* Ranks that know a secret connect at rank 0's address. */
 static bool meet_at_master(LaunchMeeting *m, const Environment *environment, char *err, size_t n)
 {
     const char *master = value_of(environment, "MASTER_ADDR");
@@ -75,7 +75,7 @@ static bool meet_at_master(LaunchMeeting *m, const Environment *environment, cha
     return find_port(environment, &m->options.port, err, n);
 }
 
-/* Without a secret the ranks meet by a file, which rank 0 writes. */
+/* Without a secret the ranks find each other by a file, which rank 0 writes. */
 static bool meet_by_file(LaunchMeeting *m, const StartedBy *by, bool named, const Config *config,
                          char *err, size_t n)
 {
@@ -176,8 +176,8 @@ static const char *place_of(const void *context, int rank, char *buf, size_t n)
     return grid_place_text(m->size, rank, buf, n);
 }
 
-/* Finds out on which machines the launcher has started the ranks. srun names a distribution that it
- * was asked for; only with "block", the usual one, are consecutive ranks on a machine. */
+/* Finds out on which machines the launcher has started the ranks. If srun was given a distribution,
+ * a variable contains it. Only with "block", the default, consecutive ranks are on one machine. */
 static void find_hosts(LaunchMeeting *m, const StartedBy *by, const Environment *environment)
 {
     char err[512];

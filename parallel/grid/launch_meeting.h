@@ -1,5 +1,5 @@
-/* launch_meeting.h -- inside parallel/grid: how ranks that a launcher has started find each other,
- * as the launcher's variables and the section `parallel` of the config say. */
+/* launch_meeting.h -- inside parallel/grid: determines how ranks that a launcher has started find
+ * each other, from the launcher's variables and the section `parallel` of the config. */
 #ifndef PARALLEL_GRID_LAUNCH_MEETING_H
 #define PARALLEL_GRID_LAUNCH_MEETING_H
 
@@ -17,23 +17,23 @@ typedef struct {
     char name[STARTED_BY_NAME], master[256];
     char binary[PROGRAM_HASH_BYTES], words[LAUNCH_WORD_BYTES];
     unsigned char secret[SHA256_BYTES];
-    StringList hosts; /* of all ranks, as the launcher says; empty: it does not */
+    StringList hosts; /* of all ranks, from the launcher; empty: not known */
     GridPlace size;
 } LaunchMeeting;
 
-/* Fills in the options. With a secret, of the variable TRAIN_SECRET or of the file
- * parallel.secret_file, the ranks meet at the address in MASTER_ADDR (under SLURM, if that is not
- * set, at the first machine), near the port in MASTER_PORT. Without one they meet by a file in
- * parallel.rendezvous, whose name is that of the start. Returns false and sets *code and err if
- * that does not say where to meet. `words`: of launch_words; NULL: none. The structure must not be
- * moved afterwards. */
+/* Fills in the options. With a secret, from the variable TRAIN_SECRET or from the file
+ * parallel.secret_file, the ranks connect at the address in MASTER_ADDR (under SLURM, if that is
+ * not set, at the first machine), near the port in MASTER_PORT. Without a secret they find each
+ * other by a file in parallel.rendezvous, which is named after the start (started_by_meeting).
+ * Returns false and sets *code and err if none of this determines a place. `words`: from
+ * launch_words; NULL: none. The structure must not be moved afterwards. */
 bool launch_meeting_open(LaunchMeeting *m, const StartedBy *by, const Environment *environment,
                          const Config *config, const char *words, ExitCode *code, char *err,
                          size_t n);
-/* Writes the words of a command line that must be alike on all ranks: all but --set, because the
- * configs are compared, and but the config file of a run, which may have another path on each
- * machine. `command`: argv[1] is the name of a command; otherwise they start with "train". What is
- * too long ends with a hash. */
+/* Writes the words of a command line that must be the same on all ranks. Left out are --set,
+ * because the configs are compared, and the config file of a run, whose path may differ between
+ * machines. `command`: argv[1] is the name of a command; otherwise the words start with "train".
+ * Words that are too long are cut and end with a hash. */
 void launch_words(char words[LAUNCH_WORD_BYTES], int argc, char **argv, bool command);
 /* Forgets the secret, and frees what the options point to. */
 void launch_meeting_close(LaunchMeeting *m);

@@ -1,6 +1,6 @@
 /* launcher.c -- implements launcher.h: what the process that started the ranks does until they have
- * ended. Usually a rank that fails says why, or rank 0 says it for one that could not. The launcher
- * speaks only where rank 0 could not either. */
+ * ended. Usually a rank that fails prints the error, or rank 0 prints it for a rank that could not.
+ * The launcher prints an error only if rank 0 could not either. */
 #include "parallel/grid/launcher.h"
 
 #include "model/core/check.h"
@@ -16,13 +16,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Seconds that the other ranks have to end after one has failed; then they are killed. The verdict
- * reaches them within two. */
+/* Seconds that the other ranks have to end after one has failed; then they are killed. Rank 0's
+ * order to end reaches them within two. */
 static const double SECONDS_TO_END = 5;
-/* For so many milliseconds the launcher waits for the reader of its message. Without one, it ends
- * without a word. */
+/* How many milliseconds the launcher waits until its message can be written. If nobody reads the
+ * output, it ends without printing it. */
 enum { MILLISECONDS_TO_PRINT = 4000 };
-/* Seconds between two looks at the ranks. */
+/* Seconds between two checks of the ranks. */
 static const double PERIOD = 0.2;
 
 int launcher_signal(void)
@@ -36,7 +36,7 @@ void launcher_kill(const Launcher *l, int number)
         if (l->rank[r].process > 0 && !l->rank[r].ended) kill(l->rank[r].process, number);
 }
 
-/* The ranks that are left after so many seconds are killed. Time in which this process is stopped
+/* Ranks that have not ended after so many seconds are killed. Time in which this process is stopped
  * does not count. */
 static void limit_end(Launcher *l, double seconds)
 {
@@ -45,7 +45,7 @@ static void limit_end(Launcher *l, double seconds)
 
 /* ---- how ranks end --------------------------------------------------------------------------- */
 
-/* Whether a signal ended the rank that the launcher did not send. */
+/* Returns whether the rank was ended by a signal that the launcher did not send. */
 static bool died(const RankProcess *rank)
 {
     return rank->ended && WIFSIGNALED(rank->status) && !rank->killed;
@@ -56,7 +56,7 @@ static int exit_code(const RankProcess *rank)
     return WIFSIGNALED(rank->status) ? (int)EXIT_PEER_LOST : WEXITSTATUS(rank->status);
 }
 
-/* Reads what has arrived of the result. */
+/* Reads the part of the result that has arrived. */
 static void receive_result(Launcher *l)
 {
     const LaunchOptions *o = l->options;
@@ -70,7 +70,7 @@ static void receive_result(Launcher *l)
     if (l->returned) return;
     l->returned = true;
     if (o->result_bytes > 0) memcpy(o->result, l->received + sizeof(int), o->result_bytes);
-    /* All ranks have left the world before. Now they only have to exit. */
+    /* All ranks have already left the world. Now they only have to exit. */
     if (o->timeout > 0) limit_end(l, o->timeout + SECONDS_TO_END);
 }
 
@@ -82,8 +82,8 @@ static void note_signal_of_rank_0(Launcher *l)
     bool same = by && sigismember(&l->passed, by) == 1;
     bool asked =
         same || (l->passed_on && (by == launcher_signal() || (rank->killed && l->passed_two)));
-    /* Another rank may have failed before. But if it has only lost rank 0, it was seen first by
-     * chance. */
+    /* Another rank may have failed before. But if it failed only because it lost rank 0, its end
+     * was merely noticed first. */
     bool failed = l->first >= 0 && (died(first) || exit_code(first) != EXIT_PEER_LOST);
     if (failed || !(asked || by == SIGPIPE)) return;
     l->fatal = same || !asked ? by : l->passed_on;
@@ -123,9 +123,9 @@ static void collect_ends(Launcher *l)
 
 /* ---- ranks that cannot end by themselves ----------------------------------------------------- */
 
-/* Counts for how long rank 0 has been stopped. Other ranks end a run that waits for it, but not if
- * none of them waits in a call with a deadline. If another rank is stopped, rank 0 knows whether
- * somebody waits for it. Whoever stops all ranks means it. */
+/* Counts how long rank 0 has been stopped. Other ranks that wait for it end the run, but only if
+ * they wait in a call with a deadline. If another rank is stopped, rank 0 itself knows whether a
+ * rank waits for it. If all ranks are stopped, that is intended. */
 static void count_stopped(Launcher *l, double passed)
 {
     double timeout = l->options->timeout;
@@ -141,7 +141,7 @@ static void count_stopped(Launcher *l, double passed)
     limit_end(l, 0);
 }
 
-/* Kills the ranks that should have ended by now. A stopped rank does not end at all. */
+/* Kills the ranks that should have ended by now. A stopped rank would not end by itself. */
 static void kill_late_ranks(Launcher *l, double passed)
 {
     if (l->left_to_end > 0) l->left_to_end = fmax(l->left_to_end - passed, 0);
@@ -169,7 +169,7 @@ static void stop_together(Launcher *l)
     launcher_kill(l, SIGCONT);
 }
 
-/* The queue of a user's signals may be full. Then the rest is sent later. */
+/* The user's queue of signals may be full. Then the rest is sent later. */
 static void pass_on(Launcher *l)
 {
     int sent = 0;
@@ -189,7 +189,7 @@ static void take_signal(Launcher *l, int number)
     } else if (number == SIGUSR2) {
         launcher_kill(l, SIGUSR2); /* to all: rank 0 may be stopped */
     } else if (l->rank[0].ended) {
-        limit_end(l, 0); /* what the launch returns is known */
+        limit_end(l, 0); /* the result of the launch is known */
     } else {
         /* The second one ends rank 0 at once, and so the run; but not if rank 0 is stopped. A
          * closing terminal sends SIGHUP twice. */
@@ -255,7 +255,7 @@ static bool any_ended_badly(const Launcher *l)
     return false;
 }
 
-/* The result stands, whatever happened to ranks that only had to exit. */
+/* The result is final, whatever happened to ranks that only had to exit. */
 static void warn_of_ends(const Launcher *l)
 {
     for (int r = 0; r < l->ranks; r++) {
@@ -278,7 +278,8 @@ static void warn_of_ends(const Launcher *l)
     }
 }
 
-/* Whether a rank has ended because the connection to rank 0 broke, without a word. */
+/* Returns whether a rank has ended because its connection to rank 0 broke, without printing an
+ * error. */
 static bool rank_0_was_lost(const Launcher *l)
 {
     for (int r = 1; r < l->ranks; r++) {
@@ -299,8 +300,8 @@ static const RankProcess *speaker(const Launcher *l)
     return NULL;
 }
 
-/* All end with `code`, and nobody has said why. Writes to text which rank was killed meanwhile, if
- * one was: rank 0 had let it speak. */
+/* For the case that all ranks end with `code` and none has printed why. Writes to text which rank
+ * was killed meanwhile, if one was: rank 0 had allowed it to print the error. */
 static void name_silenced(const Launcher *l, int code, char *text, size_t n)
 {
     int r = 0;
@@ -315,8 +316,8 @@ static void name_silenced(const Launcher *l, int code, char *text, size_t n)
         r, by, strsignal(by), code);
 }
 
-/* Returns the exit code of a launch that has failed. Writes to text how a rank has ended, if no
- * rank could say why all end; else "". */
+/* Returns the exit code of a failed launch. If no rank could print the reason, writes to text how a
+ * rank has ended; otherwise writes "". */
 static int explain(const Launcher *l, char *text, size_t n)
 {
     const RankProcess *zero = &l->rank[0], *first = &l->rank[l->first];
@@ -342,7 +343,8 @@ static int explain(const Launcher *l, char *text, size_t n)
         snprintf(text, n, "the process of rank 0 ended before its work was done");
         return EXIT_PEER_LOST;
     }
-    /* Rank 0 sends its code to all before it ends, unless something else has ended it. */
+    /* Before it ends, rank 0 sends its exit code to all ranks, unless something else has ended it.
+     */
     if (WEXITSTATUS(zero->status) != EXIT_PEER_LOST && rank_0_was_lost(l)) {
         snprintf(text, n, "the process of rank 0 ended with code %d before its work was done",
                  WEXITSTATUS(zero->status));
@@ -352,7 +354,8 @@ static int explain(const Launcher *l, char *text, size_t n)
     return WEXITSTATUS(zero->status);
 }
 
-/* Prints what there is to say, unless nobody reads it. Returns the exit code of the launch. */
+/* Prints the error or the warnings, if there are any, unless nobody reads the output. Returns the
+ * exit code of the launch. */
 static int report_ends(const Launcher *l)
 {
     int code = 0;

@@ -1,5 +1,5 @@
-/* launcher.h -- inside parallel/grid: the process that has started ranks as processes waits for
- * them, passes signals on, and finds out how the ranks have ended. */
+/* launcher.h -- inside parallel/grid: the process that has started the ranks as processes. It waits
+ * for them, passes signals on, and finds out how the ranks have ended. */
 #ifndef PARALLEL_GRID_LAUNCHER_H
 #define PARALLEL_GRID_LAUNCHER_H
 
@@ -9,10 +9,10 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-/* Signals that could not be passed on yet; more than these are dropped. */
+/* The largest number of signals that wait to be passed on; further ones are dropped. */
 enum { LAUNCHER_UNSENT = 8 };
 
-/* What a rank leaves for the launcher, in memory that both share. */
+/* What a rank reports to the launcher, in memory that both share. */
 typedef struct {
     atomic_bool left;   /* it has left the world properly */
     atomic_bool spoken; /* it has printed an error message */
@@ -44,23 +44,24 @@ typedef struct {
     int unsent[LAUNCHER_UNSENT]; /* signals that have still to be passed on */
     int n_unsent;
     bool passed_two;    /* a second signal has been passed on, which ends the run at once */
-    int fatal;          /* the signal by which rank 0 died, as this process is to die; 0: none */
-    double stood;       /* seconds for which rank 0 has been stopped while another rank was not */
+    int fatal;          /* the signal that killed rank 0 and is to end this process, too; 0: none */
+    double stood;       /* seconds for which rank 0 was stopped while another rank was not */
     bool too_late;      /* it was stopped for too long */
     double left_to_end; /* seconds after which ranks that are left are killed; < 0: not yet known */
 } Launcher;
 
 /* Returns the real-time signal by which other signals are passed on to rank 0. */
 int launcher_signal(void);
-/* Before the first rank starts: blocks the signals that launcher_wait takes, and makes l->note. */
+/* Before the first rank starts: blocks the signals that launcher_wait handles, and allocates
+ * l->note. */
 void launcher_prepare(Launcher *l);
 /* Sends a signal to all ranks that run. */
 void launcher_kill(const Launcher *l, int number);
 /* Returns when all ranks have ended. Kills those that cannot end by themselves. */
 void launcher_wait(Launcher *l);
-/* After launcher_wait: says how a rank was ended if no rank could say it, restores the signals, and
- * returns the launch's exit code. Does not return if a signal ended the ranks: it ends this
- * process, too. */
+/* After launcher_wait: prints how a rank ended if no rank could print it, restores the signals, and
+ * returns the launch's exit code. Does not return if a signal ended the ranks: the same signal then
+ * ends this process. */
 int launcher_end(Launcher *l);
 
 #endif

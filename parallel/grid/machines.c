@@ -14,7 +14,7 @@ typedef struct {
     char *host;
 } Machine;
 
-/* The world that a launcher has started; no ranks: there is none. */
+/* The world that a launcher has started; 0 ranks: there is none. */
 static struct {
     int ranks, count;
     int *machine, *local; /* of each rank: its machine, and its number among the ranks there */
@@ -137,7 +137,7 @@ int machines_share_cores(Comm *world)
     Machines own = machines_of(world);
     uint64_t mine = pool_cores_hash();
     int alike = 0;
-    /* Threads, and processes that were forked, have inherited the same set. */
+    /* Threads and forked processes have inherited the same set. */
     if (!own.joined) return own.local_ranks;
     Comm here = machines_split(world);
     uint64_t *all = must_calloc((size_t)here.size, sizeof *all);

@@ -1,6 +1,6 @@
-/* machines.h -- which ranks share a machine: its cores, its memory, its GPUs and its file systems.
- * Ranks that are threads, or processes that this program has forked, are all on one machine. Ranks
- * that a launcher has started may be on several. */
+/* machines.h -- determines which ranks share a machine: its cores, its memory, its GPUs and its
+ * file systems. Ranks that are threads, or processes that this program has forked, are all on one
+ * machine. Ranks that a launcher has started may be on several. */
 #ifndef PARALLEL_GRID_MACHINES_H
 #define PARALLEL_GRID_MACHINES_H
 
@@ -17,11 +17,12 @@ typedef struct {
     bool joined;     /* a launcher has started each rank as a process of its own */
 } Machines;
 
-/* Returns them for this rank of the world, or of a group that has the same ranks. NULL, and a world
- * of another size than the one that machines_set has described: all ranks are on one machine. */
+/* Returns the machines for this rank of the world, or of a group that has the same ranks. If
+ * `world` is NULL, or of another size than the world described by machines_set, all ranks are on
+ * one machine. */
 Machines machines_of(const Comm *world);
-/* Return the machine of any rank; the lowest rank of a machine; the number of its ranks; its name
- * for messages, "" if it is not known. */
+/* Return, in this order: the machine of a rank; the lowest rank of a machine; the number of its
+ * ranks; its name for messages, "" if it is not known. */
 int machines_machine(const Comm *world, int rank);
 int machines_first(const Comm *world, int machine);
 int machines_ranks(const Comm *world, int machine);
@@ -32,9 +33,9 @@ Comm machines_split(Comm *world);
 /* Copies the `bytes` bytes of the lowest rank of each machine to all ranks of that machine. All
  * ranks of the world call it. */
 void machines_share(Comm *world, void *data, size_t bytes);
-/* Returns how many ranks share the cores of this rank, itself included: those of its machine that
- * may run on the same set of cores. If a launcher has bound ranks to different sets, none shares
- * another's. All ranks of the world call it. */
+/* Returns how many ranks, including this one, share the cores of this rank: the ranks of its
+ * machine that may run on the same set of cores. Ranks that a launcher has bound to different sets
+ * do not share cores. All ranks of the world call it. */
 int machines_share_cores(Comm *world);
 /* Writes where a rank is, for messages: " on HOST" if there are several machines, otherwise "".
  * Returns `text`. */
@@ -47,7 +48,7 @@ typedef struct {
 } MachineOfRank;
 /* From now on worlds of `ranks` ranks have these machines, and their ranks are `joined`. To be
  * called in the process of each rank before it uses the functions above, with the same values on
- * all ranks; in tests, once before threads are started. machines_forget ends that. */
+ * all ranks; in tests, once before threads are started. machines_forget undoes this. */
 void machines_set(int ranks, const MachineOfRank *of);
 void machines_forget(void);
 

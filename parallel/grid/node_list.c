@@ -1,5 +1,5 @@
-/* node_list.c -- expands SLURM's lists of machines. The lists come from the environment, so what
- * they may contain is strict, and what they may grow to is bounded. */
+/* node_list.c -- expands SLURM's lists of machines. The lists come from the environment, so they
+ * are checked strictly, and their expanded length is limited. */
 #include "parallel/grid/node_list.h"
 
 #include "model/core/check.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A number has at most so many digits, so that it fits into 64 bits. */
+/* The largest number of digits in a number, so that it fits into 64 bits. */
 enum { MOST_DIGITS = 18 };
 
 /* The list that is being read, where its names go, and the name that is being built. */
@@ -43,7 +43,7 @@ static bool is_of_name(char c)
 
 static bool expand(Expansion *e, size_t used, const char *at);
 
-/* Reads digits; returns what follows them, or NULL if there are none or too many. */
+/* Reads digits; returns the position after them, or NULL if there are none or too many. */
 static const char *read_digits(const char *at, uint64_t *number)
 {
     const char *from = at;
@@ -52,8 +52,8 @@ static const char *read_digits(const char *at, uint64_t *number)
     return at > from && !is_digit(*at) ? at : NULL;
 }
 
-/* Continues the name e->name[0..used) with each number of the range at `*range`, and then with what
- * follows the brackets, at `rest`. Sets *range to what follows the range. */
+/* Continues the name e->name[0..used) with each number of the range at `*range`, and then with the
+ * text after the brackets, at `rest`. Sets *range to the position after the range. */
 static bool expand_range(Expansion *e, size_t used, const char **range, const char *rest)
 {
     uint64_t first, last;
@@ -67,7 +67,8 @@ static bool expand_range(Expansion *e, size_t used, const char **range, const ch
         if (at == NULL) return refuse(e, to, "a range has a number on each side");
         other = (int)(at - to);
     }
-    /* Zeros before the first number are of all its numbers, so the last one has as many digits. */
+    /* Leading zeros of the first number apply to the whole range, so the last number has as many
+     * digits. */
     if (last < first || other < width || (other > width && *to == '0'))
         return refuse(e, from, "a range goes up, with as many zeros before its last number");
     if (last - first >= NODE_LIST_MOST) return refuse(e, from, "a range has too many numbers");
@@ -99,7 +100,7 @@ static bool expand(Expansion *e, size_t used, const char *at)
     const char *from = at;
     for (; is_of_name(*at); at++) {
         if (used == NODE_NAME_MOST) return refuse(e, at, "a name is too long");
-        /* Some programs would take such a name for an option. */
+        /* Some programs would treat such a name as an option. */
         if (used == 0 && *at == '-') return refuse(e, at, "a name begins with a hyphen");
         e->name[used++] = *at;
     }
@@ -135,8 +136,8 @@ bool node_list_expand(const char *list, StringList *names, char *err, size_t n)
     return good;
 }
 
-/* Reads a number of tasks, and for how many machines it holds: "2(x3)" or "2". Returns what
- * follows, or NULL. */
+/* Reads a number of tasks, and for how many machines it applies: "2(x3)" or "2". Returns the
+ * position after it, or NULL. */
 static const char *read_tasks(const char *at, uint64_t *tasks, uint64_t *machines)
 {
     *machines = 1;
@@ -146,8 +147,8 @@ static const char *read_tasks(const char *at, uint64_t *tasks, uint64_t *machine
     return at != NULL && *at == ')' ? at + 1 : NULL;
 }
 
-/* Adds the machine of each task to `hosts`; returns whether `at` tells how many tasks each machine
- * has, and they are as many as `ranks`. */
+/* Adds the machine of each task to `hosts`; returns whether the list `at` has the number of tasks
+ * of each machine, and their sum is `ranks`. */
 static bool place_tasks(const StringList *names, const char *at, uint64_t ranks, StringList *hosts)
 {
     uint64_t each, times, machine = 0, placed = 0, machines = (uint64_t)names->count;

@@ -1,5 +1,5 @@
 /* started_by.c -- the table of launchers and their environment variables, read strictly. The values
- * are those that Open MPI 4.1, MPICH 4.0, SLURM 22.05 and torchrun set; tests have recorded
+ * are those that Open MPI 4.1, MPICH 4.0, SLURM 22.05 and torchrun set; the tests contain recorded
  * environments of each. */
 #include "parallel/grid/started_by.h"
 
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tasks of a job and numbers of machines are read up to here; ranks up to CONFIG_MAX_RANKS. */
+/* The largest accepted number of tasks and of machines; for ranks it is CONFIG_MAX_RANKS. */
 enum { MOST_TASKS = 10000000 };
 
 static const char *process_variable(const void *context, const char *name)
@@ -23,8 +23,8 @@ static const char *process_variable(const void *context, const char *name)
 
 const Environment process_environment = {.get = process_variable};
 
-/* Returns the value of a variable, or NULL. An empty one counts as not set: a shell's `RANK= ...`
- * takes a variable away. */
+/* Returns the value of a variable, or NULL. An empty one counts as not set: with `RANK= ...` a user
+ * removes a variable in a shell. */
 static const char *value_of(const Environment *environment, const char *name)
 {
     const char *value = name ? environment->get(environment->context, name) : NULL;
@@ -43,9 +43,9 @@ static bool pmi_holds(const Environment *environment)
     return value_of(environment, "PMI_SIZE") != NULL;
 }
 
-/* Steps that srun starts are counted from 0. Numbers from 0xfffffff0 on name what is no such step:
- * a batch script, or the shell that salloc opens on a node of the job, whose single task says
- * nothing about the ranks. */
+/* Steps that srun starts are numbered from 0. Numbers from 0xfffffff0 on are not such steps, but a
+ * batch script, or the shell that salloc opens on a node of the job; their single task does not
+ * show how many ranks there are. */
 static bool slurm_holds(const Environment *environment)
 {
     const char *step = value_of(environment, "SLURM_STEP_ID");
@@ -122,7 +122,7 @@ static const Launcher launchers[LAUNCHERS] = {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* What is read, and where an error message is written. */
+/* The environment that is read, and where an error message is written. */
 typedef struct {
     const Environment *environment;
     const Launcher *launcher;
@@ -130,8 +130,8 @@ typedef struct {
     size_t n;
 } Reader;
 
-/* Reads decimal digits, and no sign or space, as a number up to MOST_TASKS. Returns what follows
- * them, or NULL. */
+/* Reads decimal digits, and no sign or space, as a number up to MOST_TASKS. Returns the position
+ * after them, or NULL. */
 static const char *read_digits(const char *text, int *number)
 {
     const char *at = text;
@@ -142,7 +142,7 @@ static const char *read_digits(const char *text, int *number)
     return at > text ? at : NULL;
 }
 
-/* Reads the variable `name` as a whole number. If it is not set, *number stays as it is. */
+/* Reads the variable `name` as a whole number. If it is not set, *number is not changed. */
 static bool read_number(const Reader *r, const char *name, int *number)
 {
     const char *value = value_of(r->environment, name), *rest;
@@ -175,7 +175,7 @@ static bool check_below(const Reader *r, const char *name, int number, const cha
 }
 
 /* Reads the number of ranks of this machine from a list such as "2(x3),1": two on each of three
- * machines, one on the last. *size stays as it is if the launcher does not tell. */
+ * machines, one on the last. *size is not changed if the launcher has no such variable. */
 static bool read_local_sizes(const Reader *r, int *size)
 {
     const Launcher *l = r->launcher;
@@ -201,7 +201,7 @@ static bool read_local_sizes(const Reader *r, int *size)
                      l->local_sizes, list, l->machine, machine);
 }
 
-/* Reads the local rank and the local size, which only some launchers tell. */
+/* Reads the local rank and the local size, which only some launchers provide. */
 static bool read_local(const Reader *r, StartedBy *s)
 {
     const Launcher *l = r->launcher;
@@ -234,9 +234,9 @@ static bool read_launcher(const Reader *r, StartedBy *s)
     return check_below(r, l->rank, s->rank, l->size, s->size) && read_local(r, s);
 }
 
-/* srun --mpi=pmi2 sets PMI's rank and size, and the local rank in SLURM's variables only, as it
- * does with the job and the step. These are the same process's if they have the same rank and size:
- * those of mpiexec's daemon differ, or mpiexec has set local ones. */
+/* srun --mpi=pmi2 sets PMI's rank and size, but the local rank, the job and the step only in
+ * SLURM's variables. These describe this process if they have the same rank and size. If they
+ * describe a daemon of mpiexec, they differ, or mpiexec has set local variables. */
 static void add_local_of_slurm(StartedBy *s, const Environment *environment)
 {
     char err[256];
@@ -250,9 +250,9 @@ static void add_local_of_slurm(StartedBy *s, const Environment *environment)
     s->named_by = step.launcher;
 }
 
-/* Checks that all of torchrun's variables, if somebody has set them within another launcher's step,
- * tell the same rank and size as that launcher. Otherwise several processes, each with its own
- * RANK, might take themselves for the same task. */
+/* If all of torchrun's variables are set within another launcher's step, checks that they contain
+ * the same rank and size as that launcher's. Otherwise several processes, each with its own RANK,
+ * might consider themselves the same task. */
 static bool check_torchrun_agrees(const Reader *r, const StartedBy *s)
 {
     int rank = -1, size = -1;
@@ -306,7 +306,7 @@ const char *started_by_variables(const StartedBy *s, const Environment *environm
 
 /* ---- the start ------------------------------------------------------------------------------- */
 
-/* Appends the values that name the start. Returns whether there are any. */
+/* Appends the values that identify the start. Returns whether there are any. */
 static bool append_identity(FILE *to, const Launcher *l, const Environment *environment)
 {
     const char *value;

@@ -1,5 +1,6 @@
-/* started_by.h -- which launcher has started this process as one of several ranks. Launchers such
- * as mpirun, srun and torchrun tell a process its rank in environment variables. */
+/* started_by.h -- determines which launcher has started this process as one of several ranks.
+ * Launchers such as mpirun, srun and torchrun pass the rank to a process in environment variables.
+ */
 #ifndef PARALLEL_GRID_STARTED_BY_H
 #define PARALLEL_GRID_STARTED_BY_H
 
@@ -21,15 +22,16 @@ typedef struct Launcher {
     const char *name;    /* for messages: "Open MPI" */
     const char *word;    /* the name in started_by_meeting: "openmpi" */
     const char *command; /* what a user types before ./train: "mpirun" */
-    /* Whether the environment is this launcher's. */
+    /* Returns whether the environment is this launcher's. */
     bool (*holds)(const Environment *environment);
     /* The names of variables; NULL if the launcher has none. Ranks of this machine are local. */
     const char *rank, *size, *local_rank, *local_size;
-    /* The numbers of ranks of all machines, as "2(x3),1", and the place of this machine in it. */
+    /* The numbers of ranks of all machines, such as "2(x3),1", and the position of this machine in
+     * that list. */
     const char *local_sizes, *machine;
-    const char *other; /* one more variable that must be there */
-    /* The variables that together name one start of these ranks. `instead`: where one of them is
-     * not there. `more`: it need not be there. */
+    const char *other; /* one more variable that must be set */
+    /* The variables that together identify one start of these ranks. `instead`: used if one of them
+     * is not set. `more`: an optional one. */
     const char *identity[2], *instead, *more;
     const char *nodes; /* the machines, as a list such as "n[1-2]" */
 } Launcher;
@@ -40,53 +42,55 @@ enum { STARTED_BY_NAME = 160 };
 typedef struct {
     const Launcher *launcher;   /* NULL: none, a single rank */
     int rank, size;             /* 0 and 1 without a launcher */
-    int local_rank, local_size; /* -1 and 0: the launcher does not say */
-    const Launcher *named_by;   /* whose variables name the start; NULL without a launcher */
+    int local_rank, local_size; /* -1 and 0: not known */
+    const Launcher *named_by;   /* whose variables identify the start; NULL without a launcher */
     /* The number of tasks of a SLURM job if this process is in the job but not a task that srun has
      * started; otherwise 0. */
     int idle_tasks;
-    /* PMIX_RANK is set, so some launcher counts this process as a rank, but no variable tells how
-     * many there are. */
+    /* PMIX_RANK is set, so some launcher counts this process as a rank, but no variable gives the
+     * number of ranks. */
     bool unknown_size;
 } StartedBy;
 
-/* Finds the launcher and reads what it says. The first of these rows holds whose variables are set:
+/* Finds the launcher and reads its variables. The first of these rows whose variables are set
+ * applies:
  *
  *     Open MPI   OMPI_COMM_WORLD_SIZE
  *     PMI        PMI_SIZE: MPICH's mpiexec, srun --mpi=pmi2
  *     SLURM      SLURM_STEP_ID, of a step that srun has started
  *     torchrun   two of RANK, WORLD_SIZE and MASTER_ADDR
  *
- * So SLURM's variables are ignored under mpirun, which starts its daemons by srun: they are those
- * of a daemon. With TORCHELASTIC_RUN_ID torchrun comes first, for the same reason: srun and mpirun
- * may start torchrun. PMIX_RANK tells no size and is no row. Returns false and writes an error
- * message that names a variable and its value if one is missing, is not a whole number, or
- * contradicts another one. Reads only `environment`. */
+ * So SLURM's variables are ignored under mpirun: mpirun starts its daemons by srun, and these
+ * variables describe a daemon. With TORCHELASTIC_RUN_ID torchrun comes first, for the same reason:
+ * srun and mpirun may start torchrun. PMIX_RANK is not in the table because it does not give a
+ * size. Returns false and writes an error message that names a variable and its value if one is
+ * missing, is not a whole number, or contradicts another one. Reads only `environment`. */
 bool started_by_read(StartedBy *s, const Environment *environment, char *err, size_t n);
 
-/* Writes the variables that led to the result, as "RANK=1, WORLD_SIZE=4", and returns buf. */
+/* Writes the variables that determined the result, such as "RANK=1, WORLD_SIZE=4", and returns buf.
+ */
 const char *started_by_variables(const StartedBy *s, const Environment *environment, char *buf,
                                  size_t n);
 
-/* Writes what all ranks of this start have in common and other starts have not: "slurm-7-0" is
- * step 0 of job 7, "torchrun-n1-29400" a start by torchrun on machine n1.
- * Returns false and writes "" if the launcher does not tell: MPICH's mpiexec has no such number. */
+/* Writes a name that is the same on all ranks of this start and different for other starts:
+ * "slurm-7-0" is step 0 of job 7, "torchrun-n1-29400" a start by torchrun on machine n1. Returns
+ * false and writes "" if the launcher sets no such variable, as MPICH's mpiexec. */
 bool started_by_meeting(const StartedBy *s, const Environment *environment,
                         char name[STARTED_BY_NAME]);
 
 /* Returns the list of machines on which the ranks run, as the launcher writes it, or NULL. */
 const char *started_by_nodes(const StartedBy *s, const Environment *environment);
 
-/* Returns whether a process that was started in this way may work on `ranks` ranks; 0: their number
- * was not given, and the launcher decides it. Otherwise writes an error message. Processes that a
- * launcher has started are the ranks already, if they are several. If no number is given, the tasks
- * of a SLURM job must not be idle. */
+/* Returns whether a process that was started in this way may use `ranks` ranks (0: no number was
+ * given, and the launcher decides it). Otherwise writes an error message. If a launcher has started
+ * several processes, these already are the ranks, so no number may be given. If no number is given,
+ * no tasks of a SLURM job may be idle. */
 bool started_by_allows(const StartedBy *s, int64_t ranks, char *err, size_t n);
 
 /* Reads this process's environment, and ends the program (EXIT_USAGE) with the error message of
  * started_by_read or started_by_allows if one of them returns false. */
 void started_by_require(int64_t ranks);
-/* Warns if some launcher counts this process as a rank but does not tell how many there are. */
+/* Warns if some launcher counts this process as a rank but does not give the number of ranks. */
 void started_by_warn(const StartedBy *s);
 
 #endif

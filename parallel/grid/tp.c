@@ -25,7 +25,8 @@ static void same(void *self, Tensor dst, Tensor src)
           (long long)tensor_count(src));
 }
 
-/* dst (all rows) = src, which is the same on all ranks, or the concatenated rows of all ranks. */
+/* dst (all rows) = src if it is the same on all ranks, or else the concatenated rows of all ranks.
+ */
 static void whole_rows(void *self, Tensor dst, Tensor src)
 {
     Group *g = self;

@@ -50,7 +50,7 @@ bool channel_flush(Channel *c)
     return true;
 }
 
-/* Receives into to[*got..n). Returns whether that is complete. */
+/* Receives into to[*got..n). Returns whether to[0..n) is complete. */
 static bool receive(Channel *c, unsigned char *to, size_t *got, size_t n)
 {
     while (*got < n) {

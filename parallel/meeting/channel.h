@@ -7,9 +7,10 @@
 typedef struct {
     int fd;     /* -1: none */
     bool gone;  /* the connection was closed or has failed */
-    bool wrong; /* and that because the other side announced a message of more than `most` bytes */
+    bool wrong; /* it is gone because the other side announced a message of more than `most`
+                 * bytes */
     unsigned char head[MESSAGE_HEAD_BYTES], *body;
-    size_t body_bytes, got; /* got: of the head, then of the body */
+    size_t body_bytes, got; /* got: bytes received, of the head and then of the body */
     Bytes out;
     size_t sent;
 } Channel;
@@ -18,14 +19,14 @@ typedef struct {
 void channel_open(Channel *c, int fd);
 /* Closes it and frees the rest. */
 void channel_close(Channel *c);
-/* Frees the rest and returns the socket. */
+/* Frees the channel without closing the socket, and returns the socket. */
 int channel_release(Channel *c);
-/* Adds a message to what will be sent. */
+/* Queues a message. */
 void channel_put(Channel *c, MessageKind kind, const Bytes *body);
-/* Sends what can be sent. Returns whether all of it was. */
+/* Sends what can be sent now. Returns whether nothing is left. */
 bool channel_flush(Channel *c);
-/* Receives the next message if it is there, and nothing after it. *kind is a number that the other
- * side has chosen. The body is valid until the next call. */
+/* Receives the next message if it has arrived, and nothing after it. *kind is an unchecked number
+ * from the other side. The body is valid until the next call. */
 bool channel_take(Channel *c, size_t most, int *kind, const unsigned char **body, size_t *n);
 
 #endif

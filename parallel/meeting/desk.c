@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How often rank 0 says which ranks are missing, and how long it waits for others once a fact
- * differs, so that the message can name the odd rank. */
+/* How often rank 0 reports which ranks are missing, and how long it waits for more ranks after a
+ * fact was found to differ, to find out which rank is the odd one. */
 static const double NOTICE_SECONDS = 10, ODD_SECONDS = 1;
 
 void desk_open(Desk *d, const MeetingOptions *o, double now)
@@ -106,7 +106,8 @@ static void count_facts(Desk *d, const Greeting *g, double now)
         int at = 0;
         while (at < fact->values && strcmp(fact->value[at].text, text) != 0)
             at++;
-        /* More different values than there is room for: the last of them stands for all. */
+        /* If there are more different values than room for them, the last one counts for all
+         * others. */
         at = (int)min_i64(at, DESK_VALUES - 1);
         DeskValue *value = &fact->value[at];
         if (at == fact->values) {
@@ -120,8 +121,8 @@ static void count_facts(Desk *d, const Greeting *g, double now)
     }
 }
 
-/* Fails because of the first fact that differs. The value that most ranks have counts as right; of
- * two that are equally frequent, that of rank 0, which arrives first. */
+/* Fails because of the first fact that differs. The value that most ranks have counts as right. If
+ * two are equally frequent, the one counted first does: rank 0 arrives first. */
 static void fail_odd(Desk *d)
 {
     char rank[192];
@@ -225,7 +226,7 @@ double desk_tick(Desk *d, double now, char *notice, size_t n)
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* The launcher's local ranks of a machine count if they are 0, 1, ... once each. */
+/* Uses the launcher's local ranks of a machine only if each of 0, 1, ... occurs once. */
 static void check_local_ranks(Desk *d)
 {
     int size = d->o->size, *begin = must_calloc((size_t)d->machines + 1, sizeof *begin);
@@ -282,7 +283,7 @@ const char *desk_missing(const Desk *d, bool ready, char *text, size_t n)
             snprintf(text + used, n - used, " and %d more", left);
             break;
         }
-        /* A run of consecutive ranks that are missing on the same machine. */
+        /* Find a run of consecutive missing ranks of the same machine. */
         host_of(d, i, host);
         while (last + 1 < size && !(ready ? d->rank[last + 1].ready : d->rank[last + 1].here) &&
                strcmp(host_of(d, last + 1, next), host) == 0)

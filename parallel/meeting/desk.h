@@ -1,6 +1,6 @@
-/* desk.h -- inside parallel/meeting: what rank 0 decides while ranks arrive. It knows no sockets
- * and no clock, so a test can let thousands of ranks arrive. Nothing here takes time that grows
- * with the number of ranks for each of them. */
+/* desk.h -- inside parallel/meeting: what rank 0 decides while ranks arrive. It uses no sockets and
+ * no clock, so a test can simulate the arrival of thousands of ranks. The work for one rank does
+ * not grow with the number of ranks. */
 #ifndef PARALLEL_MEETING_DESK_H
 #define PARALLEL_MEETING_DESK_H
 
@@ -8,25 +8,25 @@
 
 typedef enum {
     DESK_WAITS,  /* for ranks to arrive */
-    DESK_TABLES, /* all have arrived: they get the table of members */
+    DESK_TABLES, /* all have arrived, and are being sent the table of members */
     DESK_MET,    /* all have the table */
     DESK_FAILED  /* verdict says why */
 } DeskState;
 
 typedef struct {
-    bool here, ready, told;  /* told: it has got the verdict */
-    int machine, local_rank; /* local_rank: what the launcher says, or -1 */
+    bool here, ready, told;  /* told: it has received the verdict */
+    int machine, local_rank; /* local_rank: from the launcher, or -1 */
     Address address;
 } DeskRank;
 
 typedef struct {
     char host[MEETING_NAME_BYTES], boot[MEETING_NAME_BYTES];
-    int ranks;  /* that are on it */
+    int ranks;  /* number of ranks on it */
     int number; /* in the table: machines are numbered in the order of their lowest ranks */
-    bool told;  /* the launcher's local ranks are 0, 1, ... in some order */
+    bool told;  /* the local ranks from the launcher are 0, 1, ... in some order */
 } DeskMachine;
 
-/* The values of a fact that ranks have, at most so many different ones. */
+/* The most different values of a fact that are counted. */
 enum { DESK_VALUES = 4 };
 typedef struct {
     char text[MEETING_FACT_BYTES];
@@ -42,7 +42,7 @@ typedef struct {
     DeskState state;
     Verdict verdict;
     double began, limit, next_notice,
-        odd_since; /* odd_since: -1 or when a fact was found to differ */
+        odd_since; /* odd_since: when a fact was first found to differ; -1: none */
     int here, ready, machines, slots, cpu_level;
     DeskRank *rank;       /* [size] */
     DeskMachine *machine; /* [machines], in the order of arrival */
@@ -52,9 +52,9 @@ typedef struct {
 
 void desk_open(Desk *d, const MeetingOptions *o, double now);
 void desk_close(Desk *d);
-/* A rank that has proven the secret says who it is; rank 0 itself does so first. */
+/* A rank that has proven the secret has sent its greeting. Rank 0's own greeting comes first. */
 void desk_greet(Desk *d, const Greeting *g, double now);
-/* A rank has the table. */
+/* A rank has received the table and passed it on. */
 void desk_ready(Desk *d, int rank);
 /* The connection of a rank that has arrived was closed. */
 void desk_lost(Desk *d, int rank);
@@ -62,13 +62,14 @@ void desk_lost(Desk *d, int rank);
 void desk_report(Desk *d, int rank, const Verdict *v);
 /* Something else fails. */
 void desk_fail(Desk *d, ExitCode code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* Time has passed. Returns the moment at which it must be called again. If ranks are missing and it
- * is time to say so, writes the notice to notice[0..n), otherwise "". */
+/* Applies the time limits. Returns the time at which it must be called again. If ranks are missing
+ * and it is time to report this, writes the notice to notice[0..n), otherwise "". */
 double desk_tick(Desk *d, double now, char *notice, size_t n);
 /* The table of members, once the state is TABLES; desk->rank[].address is filled in by then. */
 void desk_table(Desk *d, Table *t);
 
-/* Writes which ranks are missing, as "ranks 3, 5-7 (node2), 9 (node3)". */
+/* Writes which ranks have not arrived (or, if `ready`, have no table), as "ranks 3, 5-7 (node2), 9
+ * (node3)". */
 const char *desk_missing(const Desk *d, bool ready, char *text, size_t n);
 
 #endif

@@ -1,4 +1,4 @@
-/* door.c -- connections that have not yet shown who they are. */
+/* door.c -- see door.h. */
 #include "parallel/meeting/door.h"
 
 #include "model/core/check.h"
@@ -14,10 +14,12 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-/* Events of pending connections have their index, those of listening sockets this more. */
+/* The events of a pending connection have its index; those of a listening socket have its index
+ * plus LISTENER. */
 enum { LISTENER = 1 << 16 };
 
-/* If there are no descriptors left: who may be closed, and how long nobody is accepted. */
+/* If there are no descriptors left: how long a connection must have been silent to be closed, and
+ * for how long none is accepted. */
 static const double SILENT_SECONDS = 0.5, PAUSE_SECONDS = 0.05;
 
 static void watch(Door *d, int fd, int index, uint32_t events, int how)
@@ -66,8 +68,7 @@ void door_listen(Door *d, int fd, bool keep)
     watch(d, fd, LISTENER + d->listeners++, EPOLLIN, EPOLL_CTL_ADD);
 }
 
-/* Counts a connection that is not let in. The first that says something wrong is worth a warning of
- * its own. */
+/* Refuses a connection and counts it. Warns about the first one that has sent something wrong. */
 static void refuse(Door *d, int i)
 {
     static const char *const why[] = {
@@ -89,7 +90,7 @@ static void refuse(Door *d, int i)
     drop(d, i);
 }
 
-/* Returns the connection that has waited longest, one that has proven nothing if there is any. */
+/* Returns the oldest connection, if possible one that has not proven the secret. */
 static int oldest(const Door *d)
 {
     int found = -1;
@@ -102,9 +103,9 @@ static int oldest(const Door *d)
     return found;
 }
 
-/* This process may open no more descriptors. Closes a connection that has been silent for a moment,
- * and returns true; or stops accepting until those that are on their way have shown who they are.
- * If there are none, returns false and leaves errno. */
+/* Called when this process may open no more descriptors. If a connection has been silent for a
+ * moment, closes it and returns true. Otherwise returns false, leaves errno, and, if there are
+ * pending connections, accepts no new ones for a short time, in which they may finish. */
 static bool make_room(Door *d, double now)
 {
     int i = oldest(d), error = errno;
@@ -121,7 +122,7 @@ static bool make_room(Door *d, double now)
     return false;
 }
 
-/* Accepts a part of those that wait, so that those that are accepted move, too. */
+/* Accepts only a part of the waiting connections, so that accepted ones are served, too. */
 static void accept_some(Door *d, int listener, double now)
 {
     int on = 1;
@@ -149,14 +150,15 @@ static void accept_some(Door *d, int listener, double now)
     }
 }
 
-/* Moves the handshake. Returns whether the connection has proven the secret. */
+/* Continues the handshake. Returns whether the connection has proven the secret. */
 static bool prove(Door *d, int i)
 {
     Pending *p = &d->pending[i];
     if (p->proven) return true;
     HandshakeState state = handshake_move(&p->hand, p->channel.fd);
     if (handshake_sends(&p->hand)) watch(d, p->channel.fd, i, EPOLLIN | EPOLLOUT, EPOLL_CTL_MOD);
-    /* A rank tries several addresses and keeps one connection: to close one is not wrong. */
+    /* A rank tries several addresses and keeps one connection, so a closed connection is no
+     * error. */
     bool half = p->hand.got > 0 && p->hand.got < HANDSHAKE_HELLO_BYTES;
     if (state == HANDSHAKE_REFUSED || (state == HANDSHAKE_LOST && half))
         refuse(d, i);
@@ -196,7 +198,8 @@ void door_serve(Door *d, double now, bool (*receive)(void *context, const Caller
         watch(d, d->listener[k], LISTENER + k, EPOLLIN, EPOLL_CTL_MOD);
     if (now >= d->resume) d->resume = 0;
     int events = epoll_wait(d->epoll, event, MEETING_MOST_PENDING, 0);
-    /* New connections come last: one of them may take the place of one that moves now. */
+    /* New connections come last, because one of them may replace a pending one that has an event
+     * now. */
     for (int i = 0; i < events; i++)
         if (event[i].data.u32 < LISTENER) move(d, (int)event[i].data.u32, receive, context);
     for (int i = 0; i < events; i++)

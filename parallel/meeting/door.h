@@ -1,7 +1,7 @@
-/* door.h -- inside parallel/meeting: the sockets at which a rank listens while the ranks meet, and
- * the connections that have not yet shown who they are. Anybody may connect, so each connection has
- * a few seconds and bytes, there are at most MEETING_MOST_PENDING of them, and none of them holds
- * up another. */
+/* door.h -- inside parallel/meeting: the sockets at which a rank listens during the meeting, and
+ * the connections that have not yet proven the secret. Anybody may connect, so each connection may
+ * use only a few seconds and bytes, there are at most MEETING_MOST_PENDING of them, and none delays
+ * another. */
 #ifndef PARALLEL_MEETING_DOOR_H
 #define PARALLEL_MEETING_DOOR_H
 
@@ -19,11 +19,11 @@ typedef struct {
 } Pending;
 
 typedef struct {
-    int epoll; /* readable if door_next has something to do */
+    int epoll; /* readable if door_serve has something to do */
     unsigned char secret[SHA256_BYTES];
     uint64_t tag;
     int rank;    /* of this process */
-    size_t most; /* bytes of a first message */
+    size_t most; /* largest size of a first message, in bytes */
     int listeners, listener[NETWORK_MOST_ADDRESSES];
     bool kept[NETWORK_MOST_ADDRESSES]; /* not closed with the door */
     int pendings, strangers;           /* strangers: how many connections were refused */
@@ -33,7 +33,8 @@ typedef struct {
     Pending pending[MEETING_MOST_PENDING];
 } Door;
 
-/* Returns NULL with errno if the system refuses. */
+/* Opens a door without listening sockets; `most`: see Door. Returns NULL with errno if the system
+ * refuses. */
 Door *door_open(const unsigned char secret[SHA256_BYTES], uint64_t tag, int rank, size_t most);
 void door_close(Door *d);
 /* Adds a listening socket. `keep`: the caller closes it. */
@@ -42,16 +43,17 @@ void door_listen(Door *d, int fd, bool keep);
 /* A process that has proven the secret, and its first message. */
 typedef struct {
     int rank, listener;
-    Channel *channel; /* the receiver may copy it, and sets its fd to -1 then; else it is closed */
+    Channel *channel; /* the receiver may copy it and then sets its fd to -1; otherwise it is
+                       * closed */
     int kind;
     const unsigned char *body;
     size_t n;
 } Caller;
-/* Does all that can be done without waiting. Calls `receive` for each caller; it returns false for
- * one that makes no sense, which is then counted as a stranger. */
+/* Does all that can be done without waiting. Calls `receive` for each caller; it returns false if
+ * the message makes no sense; the caller then counts as a stranger. */
 void door_serve(Door *d, double now, bool (*receive)(void *context, const Caller *caller),
                 void *context);
-/* When door_serve must be called again although nothing has happened. */
+/* Returns when door_serve must be called again even without an event. */
 double door_expires(const Door *d);
 
 #endif

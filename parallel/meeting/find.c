@@ -1,7 +1,7 @@
-/* find.c -- how a rank finds rank 0. It tries all addresses at which rank 0 may be at the same
- * time, and takes the first connection on which the other side proves the secret. What does not
- * answer, or does not know the secret, is tried again later: rank 0 may not have begun, and a file
- * may be that of a job that has died. */
+/* find.c -- how a rank finds rank 0. At the same time it tries all addresses at which rank 0 may
+ * be, and uses the first connection whose other side proves the secret. An address that does not
+ * answer, or does not prove the secret, is tried again later: rank 0 may not have started yet, and
+ * the file may be left from a job that has died. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "parallel/comm/socket/handshake.h"
@@ -17,23 +17,24 @@
 
 enum { MOST_TARGETS = NETWORK_MOST_ADDRESSES * MEETING_PORTS };
 
-/* The pauses between two attempts, and between two looks at the file, grow from the first to the
- * second. */
+/* The pauses between two attempts, and between two reads of the file, grow from LEAST_PAUSE to
+ * MOST_PAUSE. PLACE_SECONDS: the time between the first attempts at two addresses of rank 0. */
 static const double LEAST_PAUSE = 0.01, MOST_PAUSE = 0.5, PLACE_SECONDS = 0.05;
 /* How long rank 0 looks for another rank 0. */
 static const double TWIN_SECONDS = 0.5;
-/* The ports at rank 0's address may be those of other jobs, whose rank 0 refuses the secret, while
- * that of this job has not begun. So the search goes on until all that answer have refused for this
- * long. */
+/* The ports at rank 0's address may belong to other jobs, whose rank 0 refuses the secret, while
+ * rank 0 of this job has not started yet. So the search continues until all that answer have
+ * refused for this long. */
 static const double REFUSED_SECONDS = 5;
 
-/* A place where rank 0 may be, and the attempt to connect with it. */
+/* An address at which rank 0 may be, and the attempt to connect to it. */
 typedef struct {
     Address address;
     int fd;             /* -1: no attempt at the moment */
-    double began, next; /* of the attempt; not before `next` comes the next one */
+    double began, next; /* begin of the attempt; earliest time of the next one */
     double pause;
-    double refused; /* since when all attempts have ended with a refusal of the secret; 0: none */
+    double refused; /* since when each attempt was refused because of the secret; 0: the last one
+                     * was not */
     Handshake hand;
 } Target;
 
@@ -43,11 +44,11 @@ typedef struct {
     int targets;
     Target target[MOST_TARGETS];
     AddressList sources;    /* of the interface, if one is given */
-    double look, pause;     /* when to look at the file again */
-    bool asked;             /* whether this machine can write to the folder */
+    double look, pause;     /* when to read the file again */
+    bool asked;             /* it was checked whether this machine can write to the folder */
     HandshakeReason reason; /* the last refusal */
     int error;              /* of the last connection that failed */
-    Verdict file;           /* why the file is not used; code EXIT_OK: it is */
+    Verdict file;           /* why the file is not used; code EXIT_OK: it is used */
 } Search;
 
 static void stop(Target *t)
@@ -67,8 +68,8 @@ static double longer(double pause)
     return fmin(2 * pause, MOST_PAUSE);
 }
 
-/* `place`: of the address among those of rank 0. Later ones are tried a little later, so that all
- * ranks take the first one that works. */
+/* `place`: index of the address among rank 0's. Later ones are tried a little later, so that all
+ * ranks use the first one that works. */
 static void add_target(Search *s, const Address *address, int place)
 {
     if (s->targets == MOST_TARGETS) return;
@@ -87,7 +88,7 @@ static void take_file(Search *s, const Rendezvous *r)
         add_target(s, &r->at.address[i], i);
 }
 
-/* Looks at the file. If it has changed, its addresses are the new targets. */
+/* Reads the file if it is time. If it has changed, its addresses become the targets. */
 static bool look(Search *s, double now, Verdict *v)
 {
     Rendezvous r;
@@ -98,14 +99,14 @@ static bool look(Search *s, double now, Verdict *v)
     s->pause = longer(s->pause);
     RendezvousState state = rendezvous_look(&r, s->o->folder, s->o->name, &code, err, sizeof err);
     s->file.code = EXIT_OK;
-    /* Where rank 0 cannot write its file there is no use in waiting for it. Asked once. */
+    /* If rank 0 cannot write its file, waiting for it is useless. Checked once. */
     if (state != RENDEZVOUS_READ && !s->asked) {
         s->asked = true;
         if (!rendezvous_can_publish(s->o->folder, &v->code, v->sentence, sizeof v->sentence))
             return false;
     }
     if (state == RENDEZVOUS_REFUSED) verdict_set(&s->file, code, "%s", err);
-    /* Nobody but this user can mend a folder or a file with wrong permissions. */
+    /* Wrong permissions do not change by waiting: only the user can correct them. */
     if (state == RENDEZVOUS_REFUSED && code == EXIT_PERMISSION)
         return verdict_set(v, code, "%s", err);
     if (state != RENDEZVOUS_READ || same_bytes(r.secret, s->at.secret, SHA256_BYTES)) return true;
@@ -119,7 +120,7 @@ static bool list_ports(Search *s, double limit, Verdict *v)
     AddressList list;
     memcpy(s->at.secret, s->o->secret, SHA256_BYTES);
     while (!network_master(&list, s->o->master, &v->code, v->sentence, sizeof v->sentence)) {
-        /* The server that knows names may be busy when thousands of ranks ask it. */
+        /* The name server may be busy when thousands of ranks ask it. */
         if (v->code != EXIT_TEMPORARY || seconds_now() >= limit) return false;
         sleep(1);
     }
@@ -131,7 +132,7 @@ static bool list_ports(Search *s, double limit, Verdict *v)
     return true;
 }
 
-/* Begins the attempts whose time has come. */
+/* Starts the attempts that are due. */
 static void start(Search *s, double now)
 {
     for (int i = 0; i < s->targets; i++) {
@@ -154,8 +155,8 @@ static void start(Search *s, double now)
     }
 }
 
-/* Waits until something may happen, and moves all attempts. Returns the socket of one that has
- * proven the secret, or -1. */
+/* Waits for an event until `until` at most, and continues all attempts. Returns the socket of one
+ * whose other side has proven the secret, or -1. */
 static int move(Search *s, double until)
 {
     struct pollfd wait[MOST_TARGETS];
@@ -192,7 +193,7 @@ static int move(Search *s, double until)
     return -1;
 }
 
-/* The time is over. */
+/* Fills in the verdict when the time is over. */
 static void explain(const Search *s, Verdict *v)
 {
     const MeetingOptions *o = s->o;
@@ -225,7 +226,7 @@ static void explain(const Search *s, Verdict *v)
                 name ? " (" : "", name ? name : "", name ? ")" : "", o->timeout, where, why);
 }
 
-/* Greets another rank 0 as rank 0, and gets the verdict that both end with. */
+/* Sends a greeting of rank 0 to another rank 0, and receives the verdict with which both end. */
 static void greet_twin(const MeetingOptions *o, int fd, const Address *own, Verdict *v)
 {
     Channel c;
@@ -278,7 +279,8 @@ bool guest_finds_twin(const MeetingOptions *o, const Rendezvous *at, const Addre
     return fd >= 0;
 }
 
-/* Returns whether somebody has refused the secret for REFUSED_SECONDS, and nobody for less. */
+/* Returns whether at least one target has refused the secret for REFUSED_SECONDS, and none for a
+ * shorter time. */
 static bool all_refuse(const Search *s, double now)
 {
     bool some = false;

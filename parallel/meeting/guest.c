@@ -1,5 +1,5 @@
-/* guest.c -- the side of a rank other than 0: it finds rank 0, says who it is, gets the table of
- * members, and leaves when rank 0 says that all have it. */
+/* guest.c -- the side of a rank other than 0: it finds rank 0, sends its greeting, receives the
+ * table of members, and leaves when rank 0 reports that all ranks have the table. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "parallel/meeting/relay.h"
@@ -9,10 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Rank 0 ends the meeting at its own limit, which comes earlier. */
+/* Seconds that this rank waits longer than rank 0, so that rank 0's time limit ends the meeting
+ * first. */
 static const double PATIENCE_SECONDS = 10;
-/* How long a rank that fails waits for rank 0's word, and one that has failed before looks for
- * rank 0. */
+/* How long a rank that fails waits for rank 0's verdict, and how long a rank that failed before the
+ * meeting tries to reach rank 0. */
 static const double REPORT_SECONDS = 2, DECLINE_SECONDS = 10;
 
 typedef struct {
@@ -24,7 +25,8 @@ typedef struct {
     bool greeted, answered, ready, gone;
 } Guest;
 
-/* Writes the verdict for rank 0, which does not know the machine of a rank that has not greeted. */
+/* Queues the verdict for rank 0. Before the greeting rank 0 does not know this rank's machine, so
+ * the message names it. */
 static void put_verdict(Guest *g, const Verdict *v)
 {
     char host[MEETING_NAME_BYTES] = "", text[64];
@@ -41,7 +43,7 @@ static void put_verdict(Guest *g, const Verdict *v)
     bytes_free(&body);
 }
 
-/* Tells rank 0 that this rank fails, and waits a little until rank 0 tells that to all. */
+/* Tells rank 0 that this rank fails, and waits briefly until rank 0 tells all ranks. */
 static bool report(Guest *g, Verdict *v)
 {
     const unsigned char *answer;
@@ -64,7 +66,7 @@ static bool report(Guest *g, Verdict *v)
     return false;
 }
 
-/* Listens at the address by which this rank has reached rank 0, and says who it is. */
+/* Listens at the local address of the connection to rank 0, and sends the greeting. */
 static bool greet(Guest *g, Verdict *v)
 {
     Greeting greeting;
@@ -97,8 +99,8 @@ static bool take_answer(Guest *g, const unsigned char *body, size_t n)
     return relay_begin(&g->relay, g->o, &a, g->m->listener);
 }
 
-/* Reads the table of members once it is there. Returns false and fills in the verdict if it makes
- * no sense. */
+/* Parses the table of members once it has arrived. Returns false and fills in the verdict if it is
+ * invalid. */
 static bool read_table(Guest *g, Verdict *v)
 {
     Table t = {0};
@@ -112,7 +114,8 @@ static bool read_table(Guest *g, Verdict *v)
     return report(g, v);
 }
 
-/* Moves the table. Returns when to look again. */
+/* Receives and passes on the table as far as possible without waiting. Returns the time of the next
+ * call. */
 static double relay(Guest *g, double now)
 {
     if (!g->answered || g->ready) return INFINITY;
@@ -124,8 +127,7 @@ static double relay(Guest *g, double now)
     return next;
 }
 
-/* Does what a message of rank 0 says. Returns false and fills in the verdict if the meeting fails.
- */
+/* Acts on a message of rank 0. Returns false and fills in the verdict if the meeting fails. */
 static bool obey(Guest *g, int kind, const unsigned char *body, size_t n, Verdict *v)
 {
     if (kind == MESSAGE_ANSWER && take_answer(g, body, n)) return true;
@@ -192,7 +194,8 @@ bool guest_hold(Meeting *m, const MeetingOptions *o, Verdict *v)
     if (o->fails != EXIT_OK) limit = fmin(limit, seconds_now() + DECLINE_SECONDS);
     int fd = guest_find(o, limit, v);
     if (fd < 0) return false;
-    /* Rank 0 waits for all to arrive, and then for all to have the table. */
+    /* Twice: rank 0 waits up to one timeout for all to arrive, and another one for all to have the
+     * table. */
     if (o->timeout > 0) g.limit = seconds_now() + 2 * o->timeout + PATIENCE_SECONDS;
     channel_open(&g.rank0, fd);
     bool met = o->fails == EXIT_OK ? greet(&g, v) && follow(&g, v)

@@ -1,5 +1,6 @@
-/* host.c -- rank 0's side of a meeting: it listens, lets in who proves the secret, and passes on
- * what the desk decides. One loop serves all connections, so a silent one holds up nobody. */
+/* host.c -- rank 0's side of a meeting: it listens, admits processes that prove the secret, and
+ * carries out what desk.c decides. One loop serves all connections, so a silent one delays none of
+ * the others. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "model/core/log.h"
@@ -21,20 +22,20 @@ typedef struct {
     Desk desk;
     Rendezvous at;   /* the secret, and where it listens */
     Rendezvous held; /* where another rank 0 of this meeting may listen, and its secret */
-    double look;     /* when to look at the file again */
+    double look;     /* when to check the file again */
     Door *door;
-    int members[NETWORK_MOST_ADDRESSES]; /* how many ranks have come to each address */
+    int members[NETWORK_MOST_ADDRESSES]; /* how many ranks have connected to each address */
     int epoll;
     bool published;
     Channel *channel; /* [size], of the ranks that have arrived */
 } Host;
 
-/* How long rank 0 tries to say the last word to all. */
+/* How long rank 0 tries to send its last message to all. */
 static const double LAST_SECONDS = 1;
-/* How long a rank 0 that has failed before waits for others to tell them. */
+/* How long a rank 0 that has failed before the meeting waits for others, to tell them. */
 static const double DECLINE_SECONDS = 2.5;
 
-/* The index of the events of the door; those of ranks have their number. */
+/* The index of the door's events. A rank's events have the rank as index. */
 enum { DOOR = 0 };
 
 static void watch(Host *h, int fd, int index, uint32_t events, int how)
@@ -124,7 +125,7 @@ static bool host_open(Host *h, Verdict *v)
     return h->published;
 }
 
-/* Each second: the file must still be there, and this one. */
+/* Checks each second that the file still exists and is the one of this process. */
 static void keep_file(Host *h, double now)
 {
     const MeetingOptions *o = h->o;
@@ -147,8 +148,8 @@ static void keep_file(Host *h, double now)
 
 /* ---- ranks that arrive ----------------------------------------------------------------------- */
 
-/* The connection becomes that of this rank. Returns false if there is one already, or no such rank.
- */
+/* Makes the connection the one of this rank. Returns false if the rank has one already, or does not
+ * exist. */
 static bool seat(Host *h, int rank, const Caller *caller)
 {
     if (rank <= 0 || rank >= h->o->size || h->channel[rank].fd >= 0) return false;
@@ -159,7 +160,8 @@ static bool seat(Host *h, int rank, const Caller *caller)
     return true;
 }
 
-/* A process that has proven the secret says which rank it is, or that it cannot go on. */
+/* Handles the first message of a process that has proven the secret: its greeting, or the error
+ * with which it fails. */
 static bool admit(void *context, const Caller *caller)
 {
     Host *h = context;
@@ -167,7 +169,7 @@ static bool admit(void *context, const Caller *caller)
     Verdict v;
     if (caller->kind == MESSAGE_VERDICT && verdict_read(&v, caller->body, caller->n) &&
         seat(h, caller->rank, caller)) {
-        desk_fail(&h->desk, v.code, "%s", v.sentence); /* which names the rank */
+        desk_fail(&h->desk, v.code, "%s", v.sentence); /* the sentence names the rank */
         return true;
     }
     if (caller->kind != MESSAGE_GREETING || !greeting_read(&g, caller->body, caller->n) ||
@@ -175,7 +177,7 @@ static bool admit(void *context, const Caller *caller)
         return false;
     desk_greet(&h->desk, &g, seconds_now());
     if (!seat(h, g.rank, caller)) {
-        /* It has arrived twice, or is of another world: this process shall hear that, too. */
+        /* It has arrived twice, or belongs to another world: tell this process, too. */
         Bytes body = {0};
         verdict_write(&body, &h->desk.verdict);
         channel_put(caller->channel, MESSAGE_VERDICT, &body);
@@ -197,7 +199,7 @@ static void serve_door(Host *h, double now)
 
 /* ---- ranks that have arrived ----------------------------------------------------------------- */
 
-/* Sends what can be sent, and waits for the rest. */
+/* Sends what can be sent now. If something is left, watches for when it can be sent. */
 static void flush_to(Host *h, int rank)
 {
     if (!channel_flush(&h->channel[rank]))
@@ -228,8 +230,8 @@ static void move_member(Host *h, int rank)
     desk_lost(&h->desk, rank);
 }
 
-/* All have arrived: opens the listening socket for the time after the meeting, at the address over
- * which most ranks have come, and sends the table of members. */
+/* All have arrived: opens the listening socket for the time after the meeting, at the address to
+ * which most ranks have connected, and sends the table of members. */
 static void send_tables(Host *h)
 {
     Address at = h->at.at.address[0];
@@ -310,14 +312,15 @@ static void let_go(Host *h)
         h->m->control[rank] = channel_release(&h->channel[rank]);
 }
 
-/* Sends the verdict to a rank that has not got it. Returns whether the rank still has to close its
- * connection: a socket that is closed while something unread is in it takes back what it sent. */
+/* Sends the verdict to a rank that has not received it. Returns whether the rank still has to close
+ * its connection: if this side closed its socket first, with unread bytes in it, the system might
+ * discard what was sent. */
 static bool tell(Host *h, int rank, const Bytes *verdict)
 {
     char unread[256];
     Channel *c = &h->channel[rank];
     if (c->fd < 0) return false;
-    if (c->gone) h->desk.rank[rank].told = true; /* nobody is there */
+    if (c->gone) h->desk.rank[rank].told = true; /* nobody is left to tell */
     if (c->gone) return false;
     if (!h->desk.rank[rank].told) channel_put(c, MESSAGE_VERDICT, verdict);
     h->desk.rank[rank].told = true;
@@ -333,7 +336,7 @@ static void tell_all(Host *h)
 {
     bool declines = h->o->fails != EXIT_OK;
     double end = seconds_now() + (declines ? DECLINE_SECONDS : LAST_SECONDS);
-    /* Otherwise none is expected any more. */
+    /* If the time for arriving is over, no further ranks are expected. */
     bool late = declines || h->desk.verdict.code != EXIT_UNAVAILABLE;
     Bytes body = {0};
     verdict_write(&body, &h->desk.verdict);

@@ -1,4 +1,4 @@
-/* meeting.c -- meeting_hold, and what both of its sides need. */
+/* meeting.c -- meeting_hold, and code that both sides of a meeting use. */
 #include "parallel/meeting/meeting.h"
 
 #include "model/core/check.h"

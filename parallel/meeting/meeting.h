@@ -1,9 +1,10 @@
-/* meeting.h -- ranks that a launcher has started as processes of several machines find each other.
- * Rank 0 listens, all others connect to it, and nobody joins who does not know the secret of this
- * start. Afterwards each rank knows where all others are and has a connection to rank 0.
+/* meeting.h -- how ranks that a launcher has started as processes on several machines find each
+ * other. Rank 0 listens, all others connect to it, and only processes that know the secret of this
+ * start can join. Afterwards each rank knows the addresses of all others and has a connection to
+ * rank 0.
  *
  * They find rank 0 by a file in a folder that all machines see, or by its address. The README
- * explains both, what is compared, and what becomes of strangers. */
+ * explains both, what is compared, and how connections of strangers are handled. */
 #ifndef PARALLEL_MEETING_MEETING_H
 #define PARALLEL_MEETING_MEETING_H
 
@@ -17,15 +18,15 @@
 enum {
     MEETING_MOST_RANKS = 65536,
     MEETING_MOST_FACTS = 32,
-    MEETING_FACT_BYTES = 256, /* of a fact's value, with its zero byte */
+    MEETING_FACT_BYTES = 256, /* of a fact's value, including its zero byte */
     MEETING_NAME_BYTES = 64,  /* of a fact's name, a host name and a boot id */
-    MEETING_PORTS = 16,       /* from which rank 0 takes one if its address is given */
+    MEETING_PORTS = 16,       /* number of ports that rank 0 tries if it is found by its address */
     MEETING_SENTENCE_BYTES = 1024
 };
 
-/* What must be alike on all ranks. If it is not, the meeting fails with EXIT_CONFIG, and the
- * message names the odd rank: "config is 12ab on rank 3 (node7), but 34cd on all others; ADVICE".
- */
+/* What must be equal on all ranks. Otherwise the meeting fails with EXIT_CONFIG, and the message
+ * names the odd rank: `rank 3 (node7, dp 1): config is "12ab", but "34cd" on 7 of the 8 ranks;
+ * ADVICE`. */
 typedef struct {
     const char *name, *value;
     const char *advice; /* what to do, or NULL */
@@ -33,23 +34,23 @@ typedef struct {
 
 typedef struct {
     int rank, size;
-    /* As the launcher says: -1 and 0 if it does not. If local_size is size, all ranks are on this
-     * machine. */
+    /* From the launcher; -1 and 0 if it does not provide them. If local_size equals size, all ranks
+     * are on this machine. */
     int local_rank, local_size;
-    /* The file is folder/name. All starts of one job that may exist at the same time need different
-     * names; any text, characters but [A-Za-z0-9.-] are escaped. folder NULL: there is no common
-     * file system. */
+    /* The file is folder/name. Jobs and starts that may exist at the same time need different
+     * names. The name may be any text; characters other than [A-Za-z0-9.-] are escaped. folder
+     * NULL: the machines share no file system. */
     const char *folder, *name;
-    /* Without a folder: rank 0's host name or address; rank 0 takes the first free port after
-     * `port` (MEETING_PORTS of them); the secret is that of meeting_secret_text or _file. */
+    /* Without a folder: rank 0's host name or address; rank 0 uses the first free one of the
+     * MEETING_PORTS ports after `port`; the secret comes from meeting_secret_text or _file. */
     const char *master;
     int port;
     const unsigned char *secret;
     /* The network interface on which this process connects and listens, for example "ib0". NULL:
-     * that which reaches rank 0. */
+     * the one that reaches rank 0. */
     const char *interface;
     double timeout; /* seconds; 0: no limit */
-    int cpu_level;  /* a number; Meeting.cpu_level is the least of all ranks */
+    int cpu_level;  /* Meeting.cpu_level becomes the lowest of all ranks */
     const MeetingFact *fact;
     int facts;
     /* For messages, each may be NULL: the machine on which the launcher has started a rank; the
@@ -57,9 +58,10 @@ typedef struct {
     const char *(*host)(const void *context, int rank, char *buf, size_t n);
     const char *(*place)(const void *context, int rank, char *buf, size_t n);
     const void *context;
-    /* EXIT_OK, or the code of an error that this rank has found before. Then it comes only to say
-     * so: the meeting fails with that code and sentence on all ranks. As rank 0 it waits for the
-     * others for 2.5 s, as another rank for rank 0 for 10 s. */
+    /* EXIT_OK, or the code of an error that this rank has found before the meeting. It then takes
+     * part only to report the error, and the meeting fails with that code and sentence on all
+     * ranks. Rank 0 waits 2.5 s for the others to report it; another rank tries for 10 s to reach
+     * rank 0. */
     ExitCode fails;
     const char *sentence;
 } MeetingOptions;
@@ -67,18 +69,18 @@ typedef struct {
 typedef struct {
     int size, rank;
     int listener;                       /* accepts connections of other ranks */
-    unsigned char secret[SHA256_BYTES]; /* of the session: new, known to its ranks alone */
+    unsigned char secret[SHA256_BYTES]; /* of this start: new, known only to its ranks */
     int *control;                       /* [size] as socket_links_join takes it */
     SocketMember *member;               /* [size] */
-    int machines;                       /* how many; member[].machine is less than that */
+    int machines;                       /* number of machines; member[].machine is less */
     int cpu_level;
-    /* After a failure: rank 0 has reported the same one, and prints it. In rank 0: it has told the
-     * others. */
+    /* After a failure: rank 0 has told this rank of the failure, and prints it. On rank 0: it has
+     * told the others. */
     bool told;
 } Meeting;
 
-/* Meets all other ranks. All return at about the same time with the same result. On failure
- * returns false with an error message and an exit code:
+/* Holds the meeting with all other ranks. All return at about the same time with the same result.
+ * On failure returns false with an error message and an exit code:
  *
  *     69 (EXIT_UNAVAILABLE)  ranks have not arrived in time, or rank 0 cannot be reached
  *     71, 73, 77             the system refuses a socket, the file or its folder
@@ -90,13 +92,13 @@ typedef struct {
  * If one rank fails, all others that have arrived fail with its code and message. Rank 0 prints
  * every 10 s which ranks are missing. */
 bool meeting_hold(Meeting *m, const MeetingOptions *o, ExitCode *code, char *err, size_t n);
-/* Closes the descriptors that are not -1 and frees the rest. A caller that passes descriptors on
- * sets them to -1. */
+/* Closes the descriptors that are not -1 and frees the rest. A caller that hands descriptors over
+ * to others sets them to -1 first. */
 void meeting_free(Meeting *m);
 
-/* Make the secret of a job from a text of at least 16 bytes, or from such a file. The file must
- * belong to this user and be readable for nobody else; white space at its end does not count.
- * Return false and set err and *code. */
+/* Compute the secret of a job from a text of at least 16 bytes, or from a file with such a text.
+ * The file must belong to this user and be readable by nobody else; white space at its end is
+ * ignored. Return false and set err and *code. */
 bool meeting_secret_text(const char *text, unsigned char secret[SHA256_BYTES], ExitCode *code,
                          char *err, size_t n);
 bool meeting_secret_file(const char *path, unsigned char secret[SHA256_BYTES], ExitCode *code,

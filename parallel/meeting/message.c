@@ -56,7 +56,7 @@ uint64_t reader_number(Reader *r, int width)
     return number;
 }
 
-/* A number of 32 bits in [least, most]. */
+/* Reads a signed 32-bit number that must be in [least, most]. */
 static int reader_int(Reader *r, int least, int most)
 {
     int number = (int)(int32_t)(uint32_t)reader_number(r, 4);
@@ -71,7 +71,7 @@ static void put_text(Bytes *b, const char *text, size_t room)
     bytes_put(b, text, n);
 }
 
-/* A text without zero bytes that fits into to[0..room). */
+/* Reads a text without zero bytes that must fit into to[0..room). */
 static void reader_text(Reader *r, char *to, size_t room)
 {
     size_t n = (size_t)reader_number(r, 2);
@@ -83,7 +83,7 @@ static void reader_text(Reader *r, char *to, size_t room)
     if (strlen(to) != n) r->bad = true;
 }
 
-/* Everything was read, and nothing beyond the end. */
+/* Returns whether the whole message was read, and nothing beyond its end. */
 static bool reader_done(const Reader *r)
 {
     return !r->bad && r->at == r->end;
@@ -215,7 +215,7 @@ bool answer_read(Answer *a, const void *data, size_t n)
     return reader_done(&r) && (a->parent == 0) == (a->reach.family == 0);
 }
 
-/* Bytes of a rank and of a machine at most. */
+/* Largest sizes, in bytes, of a rank and of a machine in the table. */
 enum { RANK_BYTES = 4 + 4 + 1 + 2 + 16, MACHINE_BYTES = 2 + MEETING_NAME_BYTES };
 
 size_t table_most_bytes(int size)

@@ -1,6 +1,6 @@
-/* message.h -- inside parallel/meeting: what ranks say to each other once the handshake has shown
- * that they know the secret. A message is its kind, its length and its body. All numbers are
- * little-endian. The readers here accept exactly what the writers write. */
+/* message.h -- inside parallel/meeting: the messages that ranks exchange after the handshake has
+ * proven that they know the secret. A message consists of its kind, its length and its body. All
+ * numbers are little-endian. The readers here accept exactly what the writers write. */
 #ifndef PARALLEL_MEETING_MESSAGE_H
 #define PARALLEL_MEETING_MESSAGE_H
 
@@ -10,9 +10,9 @@
 #include <sys/socket.h>
 
 typedef enum {
-    MESSAGE_GREETING = 1, /* to rank 0: who arrives */
+    MESSAGE_GREETING = 1, /* to rank 0: which rank has arrived */
     MESSAGE_ANSWER,       /* from rank 0: all have arrived */
-    MESSAGE_ASK,          /* to a rank that has the table, or will have it */
+    MESSAGE_ASK,          /* to the parent, which has the table or will have it: send it */
     MESSAGE_TABLE,        /* all members */
     MESSAGE_READY,        /* to rank 0: the sender has the table, and has passed it on */
     MESSAGE_GO,           /* from rank 0: all have the table */
@@ -23,7 +23,7 @@ enum { MESSAGE_HEAD_BYTES = 8 };
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* Bytes that grow. {0} is empty. */
+/* A buffer that grows. {0} is empty. */
 typedef struct {
     unsigned char *data;
     size_t used, room;
@@ -32,7 +32,7 @@ void bytes_put(Bytes *b, const void *data, size_t n);
 void bytes_put_number(Bytes *b, uint64_t number, int width);
 void bytes_free(Bytes *b);
 
-/* The rest of a message. A read beyond its end gives zeros and makes it `bad`. */
+/* The unread rest of a message. Reading beyond the end gives zeros and sets `bad`. */
 typedef struct {
     const unsigned char *at, *end;
     bool bad;
@@ -50,7 +50,7 @@ typedef struct {
 } Address;
 void bytes_put_address(Bytes *b, const Address *address);
 void reader_address(Reader *r, Address *address);
-/* From and to the system's form. address_from returns false for other families. */
+/* Convert from and to the system's form. address_from returns false for other address families. */
 bool address_from(Address *address, const struct sockaddr *from);
 socklen_t address_to(const Address *address, struct sockaddr_storage *to);
 /* Writes "10.0.0.1:4711" or "[fd00::1]:4711" to buf and returns buf. */
@@ -80,7 +80,8 @@ typedef struct {
     unsigned char secret[SHA256_BYTES]; /* of the session */
     int cpu_level;
     int parent;    /* the rank that sends the table */
-    Address reach; /* its address; family 0: it is rank 0, which sends it on this connection */
+    Address reach; /* the parent's address; family 0: it is rank 0, which sends the table on this
+                    * connection */
 } Answer;
 enum { ANSWER_MOST_BYTES = 128 };
 void answer_write(Bytes *b, const Answer *a);
@@ -96,10 +97,11 @@ typedef struct {
     TableRank *rank;
     char (*host)[MEETING_NAME_BYTES];
 } Table;
-/* The most bytes of a table of so many ranks. */
+/* Returns the largest size, in bytes, of a table of `size` ranks. */
 size_t table_most_bytes(int size);
 void table_write(Bytes *b, const Table *t);
-/* Allocates; table_free frees, also after a failure. `size`: the ranks that it must have. */
+/* Allocates memory, which table_free frees, also after a failure. The table must have `size`
+ * ranks. */
 bool table_read(Table *t, int size, const void *data, size_t n);
 void table_free(Table *t);
 

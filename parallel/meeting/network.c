@@ -20,7 +20,7 @@ static bool is_loopback(const Address *a)
     return a->family == 4 ? a->ip[0] == 127 : memcmp(a->ip, six, 16) == 0;
 }
 
-/* Neither fe80::/10 nor 169.254.0.0/16. */
+/* Link-local: fe80::/10 or 169.254.0.0/16. */
 static bool is_of_one_link(const Address *a)
 {
     return a->family == 4 ? a->ip[0] == 169 && a->ip[1] == 254
@@ -126,7 +126,7 @@ bool network_master(AddressList *list, const char *master, ExitCode *code, char 
     return true;
 }
 
-/* Removes the addresses that are not in `other`, too. */
+/* Removes the addresses that are not also in `other`. */
 static void keep_common(AddressList *list, const AddressList *other)
 {
     AddressList all = *list;
@@ -185,8 +185,8 @@ int network_listen(Address *address)
     socklen_t bytes = address_to(address, &at);
     int fd = open_socket(address), on = 1;
     if (fd < 0) return -1;
-    /* A port whose former connections are not forgotten yet can be taken; one on which another
-     * process listens cannot. */
+    /* With this option a port can be reused while old connections are in TIME_WAIT, but not if
+     * another process listens on it. */
     if (address->port != 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(fd, (const struct sockaddr *)&at, bytes) != 0 || listen(fd, 4096) != 0)
         return fail_closing(fd);
@@ -203,7 +203,7 @@ int network_connect(const Address *to, const Address *source)
     if (source) {
         Address from = *source;
         from.port = 0;
-        /* The port is chosen by connect, which knows both ends. */
+        /* Leave the choice of the local port to connect, which knows both addresses. */
         setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
         bytes = address_to(&from, &at);
         if (bind(fd, (const struct sockaddr *)&at, bytes) != 0) return fail_closing(fd);

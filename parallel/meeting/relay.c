@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The pauses between attempts to connect with the parent grow from the first to the second. */
+/* The pauses between attempts to connect to the parent grow from LEAST_PAUSE to MOST_PAUSE. */
 static const double LEAST_PAUSE = 0.02, MOST_PAUSE = 1;
 
 bool relay_begin(Relay *r, const MeetingOptions *o, const Answer *answer, int listener)
@@ -72,7 +72,8 @@ static void ask_parent(Relay *r, double now)
         channel_take(&r->parent, table_most_bytes(r->o->size), &kind, &body, &n) &&
         kind == MESSAGE_TABLE)
         relay_give(r, body, n);
-    /* What fails, or does not prove the secret in time, is tried again. */
+    /* An attempt that fails, or on which the parent does not prove the secret in time, is
+     * repeated. */
     bool late = state == HANDSHAKE_GOES_ON && now >= r->began + MEETING_PENDING_SECONDS;
     if (r->has_table || r->parent.gone || late || state == HANDSHAKE_REFUSED ||
         state == HANDSHAKE_LOST)
@@ -87,7 +88,7 @@ static bool receive(void *context, const Caller *caller)
     int child = caller->rank - table_first_child(r->o->rank);
     if (caller->kind != MESSAGE_ASK || caller->n != 0 || child < 0 || child >= r->children)
         return false;
-    /* A child that comes again has lost its first connection. */
+    /* A child that connects again has lost its first connection. */
     channel_close(&r->child[child]);
     r->child[child] = *caller->channel;
     *caller->channel = (Channel){.fd = -1};
@@ -105,7 +106,8 @@ static void serve_children(Relay *r, double now)
         if (sent && !c->gone) r->served++;
         if (sent) channel_close(c);
     }
-    /* Ranks that leave the meeting earlier connect for other reasons: nobody but they may come. */
+    /* Other ranks may have left the meeting already and connect here for their data: this door must
+     * not accept those. */
     if (r->door && r->served == r->children) {
         door_close(r->door);
         r->door = NULL;

@@ -90,7 +90,8 @@ bool rendezvous_parse(Rendezvous *r, const char *text, size_t n)
         if (r->at.count == NETWORK_MOST_ADDRESSES ||
             !read_address(&at, &r->at.address[r->at.count++]))
             return false;
-    /* There is one text for each content: no second spelling of a number or an address. */
+    /* Each content has exactly one valid text: no number or address may be written in another
+     * way. */
     rendezvous_text(r, again);
     return r->at.count > 0 && strlen(again) == n && memcmp(again, text, n) == 0;
 }
@@ -108,7 +109,7 @@ void rendezvous_name(const char *name, char file[RENDEZVOUS_NAME_BYTES])
     if (used < KEPT) return;
     unsigned char digest[SHA256_BYTES];
     sha256(name, strlen(name), digest);
-    used += (size_t)snprintf(file + used, 3, "__"); /* no escaped character is written so */
+    used += (size_t)snprintf(file + used, 3, "__"); /* an escaped character never produces this */
     for (int i = 0; i < 16; i++)
         used += (size_t)snprintf(file + used, 3, "%02x", digest[i]);
 }
@@ -210,7 +211,7 @@ bool rendezvous_can_publish(const char *folder, ExitCode *code, char *err, size_
     return good;
 }
 
-/* Why an opened file must not be trusted; NULL: it may be. */
+/* Returns why an opened file must not be trusted; NULL: it may be. */
 static const char *distrust(int fd, struct stat *st)
 {
     if (fstat(fd, st) != 0) return strerror(errno);
@@ -220,8 +221,8 @@ static const char *distrust(int fd, struct stat *st)
     return NULL;
 }
 
-/* Reads the names in the folder. A network file system may remember for half a minute that a file
- * was not there, unless it is asked for the folder. */
+/* Lists the folder. Otherwise a network file system may cache for half a minute that a file does
+ * not exist. */
 static void refresh(int folder)
 {
     int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -1,12 +1,11 @@
 /* rendezvous.h -- inside parallel/meeting: the file by which rank 0 tells the other ranks where it
- * listens and what the secret is. It lies in a folder that all machines see and only this user can
+ * listens and what the secret is. It is in a folder that all machines see and only this user can
  * read:
  *
  *     train.c meeting 1
  *     secret 64 hexadecimal digits
  *     address 10.0.0.1 4711             one line for each address, IPv4 or IPv6
- *     end
- */
+ *     end */
 #ifndef PARALLEL_MEETING_RENDEZVOUS_H
 #define PARALLEL_MEETING_RENDEZVOUS_H
 
@@ -19,7 +18,7 @@ typedef struct {
     AddressList at;
 } Rendezvous;
 
-/* Reads a file's text; strict: what rendezvous_text writes, and nothing else. */
+/* Parses the text of a file. Accepts only what rendezvous_text writes. */
 bool rendezvous_parse(Rendezvous *r, const char *text, size_t n);
 void rendezvous_text(const Rendezvous *r, char text[RENDEZVOUS_MOST_BYTES]);
 
@@ -29,21 +28,22 @@ void rendezvous_text(const Rendezvous *r, char text[RENDEZVOUS_MOST_BYTES]);
 enum { RENDEZVOUS_NAME_BYTES = 160 };
 void rendezvous_name(const char *name, char file[RENDEZVOUS_NAME_BYTES]);
 
-/* Writes the file, in rank 0: into a new file beside it, which is synced and renamed, so a file of
- * an earlier rank 0 is replaced and nobody reads a part. Makes the folder (0700) if it is missing.
- * Refuses a folder that is a link, belongs to another user, or in which others may write. */
+/* On rank 0: writes the file under a temporary name, syncs it and renames it, so it replaces the
+ * file of an earlier rank 0, and nobody reads an incomplete one. Creates the folder (0700) if it is
+ * missing. Refuses a folder that is a link, belongs to another user, or in which others may
+ * write. */
 bool rendezvous_publish(const Rendezvous *r, const char *folder, const char *name, ExitCode *code,
                         char *err, size_t n);
-/* Returns whether rank 0 could write a file to the folder from this machine. Makes the folder if it
- * is missing. */
+/* Returns whether rank 0 could write a file to the folder if it were on this machine. Creates the
+ * folder if it is missing. */
 bool rendezvous_can_publish(const char *folder, ExitCode *code, char *err, size_t n);
-/* Removes the file if it is still this one. */
+/* Removes the file unless another rank 0 has replaced it. */
 void rendezvous_remove(const Rendezvous *r, const char *folder, const char *name);
 
 typedef enum { RENDEZVOUS_READ, RENDEZVOUS_NOT_THERE, RENDEZVOUS_REFUSED } RendezvousState;
-/* Reads the file if it is there. A folder or file that is a link, belongs to another user or may be
- * changed or read by others is refused, and *code and err say why; so is a file with another
- * content. */
+/* Reads the file if it is there. Refuses a folder or file that is a link, belongs to another user
+ * or may be changed or read by others, and a file with invalid content; *code and err then give the
+ * reason. */
 RendezvousState rendezvous_look(Rendezvous *r, const char *folder, const char *name, ExitCode *code,
                                 char *err, size_t n);
 

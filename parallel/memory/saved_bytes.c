@@ -1,4 +1,4 @@
-/* saved_bytes.c -- adds up what the files of a checkpoint hold. */
+/* saved_bytes.c -- adds up the bytes in the files of a checkpoint. */
 #include "parallel/memory/saved_bytes.h"
 
 #include "model/core/check.h"
@@ -53,7 +53,8 @@ bool snapshot_wanted(const Config *config)
     return config->checkpoint.async && interval > 0 && interval < config->train_steps;
 }
 
-/* The most that the writers of one node write, if each node has `ranks_of_node` ranks. */
+/* Returns the most bytes that the writers of one node write, if each node has `ranks_of_node`
+ * ranks. */
 static int64_t most_of_node(const Config *config, int64_t ranks, int64_t ranks_of_node)
 {
     int rank[CHECKPOINT_MAX_WRITERS];

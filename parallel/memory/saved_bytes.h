@@ -7,27 +7,26 @@
 
 #include <stddef.h>
 
-/* Returns the bytes of the tensors in a checkpoint, which are those of all ranks, whole and without
- * padding; SIZE_MAX if they do not fit into 64 bits. `table` may be any rank's: each has the rows
- * of all parameters. */
+/* Returns the bytes of the tensors in a checkpoint: the whole tensors of all ranks, without
+ * padding; SIZE_MAX if they do not fit into 64 bits. `table` may be the table of any rank, because
+ * each has the rows of all parameters. */
 size_t saved_bytes_of(const Config *config, const ParamTable *table);
 /* Returns the bytes of host memory in which rank `rank` of `ranks` stores a snapshot
  * (async_save.h); SIZE_MAX if a checkpoint is absurdly large. */
 size_t snapshot_bytes_of(const Config *config, const ParamTable *table, int ranks, int rank);
-/* Returns the most that the snapshots of the ranks of one node take, if each node has
- * `ranks_of_node` of the `ranks`; 0 if saves shall not be asynchronous. config->model.vocab_size
- * must be set. */
+/* Returns the most bytes that snapshots take on a node, if each node has `ranks_of_node` of the
+ * `ranks`; 0 if saves are not to be asynchronous. config->model.vocab_size must be set. */
 int64_t snapshot_bytes_of_node(const Config *config, int64_t ranks, int64_t ranks_of_node);
-/* Returns the most that one of `ranks` ranks writes of a checkpoint, as bytes of a snapshot,
- * whether saves are asynchronous or not. config->model.vocab_size must be set. */
+/* Returns the most bytes of a checkpoint that one of `ranks` ranks writes, counted as in a
+ * snapshot, whether or not saves are asynchronous. config->model.vocab_size must be set. */
 int64_t saved_bytes_of_writer(const Config *config, int64_t ranks);
-/* Returns whether saves of such a run shall be asynchronous: checkpoint.async, unless it saves only
- * at its end. */
+/* Returns whether saves of a run with this config are to be asynchronous: checkpoint.async, unless
+ * the run saves only at its end. */
 bool snapshot_wanted(const Config *config);
-/* Returns how many seconds a save of so many bytes is assumed to take as long as none has been
- * measured: with 200 MB/s, which a shared file system takes from one writer. */
+/* Returns how many seconds a save of so many bytes is assumed to take before one has been measured:
+ * at 200 MB/s, which a shared file system accepts from one writer. */
 double saved_seconds(double bytes);
-/* Returns the bytes for a config alone. config->model.vocab_size must be set. */
+/* The same as saved_bytes_of, from a config alone. config->model.vocab_size must be set. */
 size_t saved_bytes(const Config *config);
 
 #endif

@@ -9,7 +9,7 @@
 typedef struct Pipeline Pipeline;
 
 /* Allocates `buffers` buffers for exchanged tensors, each a residual stream (rows, cols) in the
- * storage dtype: as many as the largest schedule needs that will be run. Returns NULL for 0
+ * storage dtype. `buffers` is the number that the largest schedule needs. Returns NULL for 0
  * buffers. Ends the run if there is not enough memory (EXIT_NO_MEMORY). `dev` and `pp`, whose rank
  * is the stage, must outlive the pipeline. */
 Pipeline *pipeline_create(Device *dev, Comm *pp, int buffers, DType dtype, int64_t rows,
@@ -18,9 +18,9 @@ Pipeline *pipeline_create(Device *dev, Comm *pp, int buffers, DType dtype, int64
 size_t pipeline_bytes(int buffers, DType dtype, int64_t rows, int64_t cols);
 void pipeline_destroy(Pipeline *pipeline);
 
-/* Runs n actions of a schedule in order; `transfers` are those of the schedule. The work is only
- * put on the device's streams; the host does not wait. The actions of a step may be run in several
- * consecutive calls. `pipeline` is NULL for a schedule without buffers. */
+/* Runs n actions of a schedule in order; `transfers` are the schedule's transfers. The work is only
+ * issued to the device's streams; the host does not wait. The actions of a step may be run in
+ * several consecutive calls. `pipeline` is NULL for a schedule without buffers. */
 void pipeline_run(Pipeline *pipeline, const Stage *stage, const Action *actions, int64_t n,
                   const Transfer *transfers);
 

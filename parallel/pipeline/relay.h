@@ -10,7 +10,7 @@ typedef struct {
     Device *dev;
     Comm *pp;
     int chunks;
-    Event made, moved; /* recorded on the compute stream; on the p2p stream */
+    Event made, moved; /* made: recorded on the compute stream; moved: on the p2p stream */
 } StageRelay;
 
 /* Opens a relay. dev and pp, whose rank is the stage, must outlive it; chunks: layer ranges per

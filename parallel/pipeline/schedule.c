@@ -11,7 +11,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* A schedule while it is being built. */
+/* A schedule that is being built. */
 typedef struct {
     const ScheduleSpec *spec;
     int stage;
@@ -30,8 +30,8 @@ typedef struct {
 
 static int take_buffer(Builder *b)
 {
-    /* Takes the buffer that has been free for longest, because the event that its writer waits for
-     * has most likely been reached. */
+    /* Takes the buffer that has been free for the longest time: the event for which its writer
+     * waits has most likely been reached. */
     if (b->n_free == 0) return b->made.buffers++;
     int buffer = b->free_buffer[b->first_free];
     b->first_free = (b->first_free + 1) % b->free_room;
@@ -75,7 +75,7 @@ static void add_transfer(Builder *b, Transfer transfer)
     s->transfer[s->n_transfers++] = transfer;
 }
 
-/* Makes a group of the transfers collected for one tick. */
+/* Forms a group from the transfers collected for one tick. */
 static void close_group(Builder *b)
 {
     int64_t n = b->made.n_transfers - b->group;
@@ -168,9 +168,9 @@ static void end(Builder *b, const ScheduleEvent *e)
 
 static void build(Builder *b, const ScheduleEvent *event)
 {
-    /* A group contains what ends in one tick. If it continued after one of this stage's actions, a
-     * partner's group of the earlier tick would wait for that action, and the stages could
-     * deadlock. */
+    /* A group contains the transfers of one tick. If it continued after one of this stage's
+     * actions, a partner's group of the earlier tick would wait for that action, and the stages
+     * could deadlock. */
     if (!event->ends || event->tick != b->group_tick) close_group(b);
     b->group_tick = event->tick;
     if (event->ends)

@@ -15,8 +15,8 @@ typedef struct {
     int tag[RING];
 } Channel;
 
-/* The progress of a stage and its contents: the micro-batch in each slot and batch, the tag in each
- * buffer, or EMPTY. */
+/* The progress of a stage, and the contents of its memory: the micro-batch in each slot and batch,
+ * the tag in each buffer, or EMPTY. */
 typedef struct {
     const Schedule *s;
     int64_t at;

@@ -41,7 +41,7 @@ static bool draw(void *context, const ScheduleEvent *e)
 {
     Drawing *d = context;
     char text[32];
-    /* A beginning is drawn at its full length at once, so its end says nothing new. */
+    /* The beginning of an action already draws its full length, so its end adds nothing. */
     if (e->ends) return true;
     if (e->tick >= d->ticks) return false;
     int ticks = schedule_ticks(e->kind), n = write_action(d, e, text, sizeof text);
@@ -58,7 +58,8 @@ static int cell_columns(const ScheduleSpec *spec)
     return snprintf(NULL, 0, "F%lld ", (long long)(spec->micros - 1)) + (spec->chunks > 1);
 }
 
-/* Ticks until stage 0 has gone backward once, or an evaluation's first micro-batch is through. */
+/* Finds the number of ticks until stage 0 has ended one backward pass, or an evaluation its first
+ * micro-batch. */
 static bool watch_first(void *context, const ScheduleEvent *e)
 {
     Drawing *d = context;
@@ -76,7 +77,7 @@ static int64_t first_ticks(const ScheduleSpec *spec)
     return d.ticks;
 }
 
-/* Ticks that have room; false where not all of them have. */
+/* Computes how many ticks have room in a line; returns false if not all of them have. */
 static bool fit(Drawing *d, int columns)
 {
     int64_t room = (columns - (int)strlen("...")) / d->cell;

@@ -4,7 +4,7 @@
  * The order of a stage's actions is fixed. It depends only on how many forward and backward passes
  * the stage has begun. In the warm-up it runs only forward passes, in the steady state one forward
  * and one backward pass in turn, in the cool-down the remaining backward passes. A stage begins its
- * next action as soon as the input is there, and never another action instead: an order that
+ * next action as soon as the input is available, and never another action instead: an order that
  * depended on arrival times would add gradients differently in each run. */
 #include "parallel/pipeline/schedule_order.h"
 
@@ -113,11 +113,12 @@ static bool next_action(const Simulation *t, int at, ActionKind *kind, int *chun
     return stage->backwards < all;
 }
 
-/* Returns whether the input of the next action of a layer range is there. */
+/* Returns whether the input of the next action of a layer range is available. */
 static bool ready(const Simulation *t, ActionKind kind, int run)
 {
     /* Counts are sufficient, because each range processes its micro-batches in ascending order: the
-     * next input is there if the neighbouring range has ended more than this range has begun. */
+     * next input is available if the neighbouring range has ended more micro-batches than this
+     * range has begun. */
     if (kind != ACT_BACKWARD) return run == 0 || t->forward[run - 1].ended > t->forward[run].begun;
     int64_t micro = t->backward[run].begun;
     return (run == t->runs - 1 ? t->forward[run].ended : t->backward[run + 1].ended) > micro;
@@ -139,7 +140,7 @@ static ScheduleEvent event_of(const Simulation *t, int at, bool ends)
                            .micro = stage->micro};
 }
 
-/* Ends the actions that end in this tick; returns false if the watch wants no further events. It is
+/* Ends the actions that end in this tick; returns false if the watch has returned false. It is
  * called before begin_actions, so that another stage can read the output in the same tick,
  * whichever stage has the lower number. */
 static bool end_actions(Simulation *t, ScheduleWatch watch, void *context)

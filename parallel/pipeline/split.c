@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-/* An exact type, so that equal splits are recognised by equality. */
+/* An integer type, so equal splits have exactly equal values. */
 typedef unsigned __int128 Square;
 
 typedef struct {
@@ -22,8 +22,8 @@ static int64_t cost_of(const LayerCost *cost, int layer, int layers, Partition b
     return by == PARTITION_PARAMETERS ? cost[layer].parameters : cost[layer].flops;
 }
 
-/* Adds up the costs of blocks; the embedding counts as part of the first, the head as part of the
- * last. */
+/* Adds up the costs of blocks; the embedding counts as part of the first block, the head as part of
+ * the last. */
 static void add_up(Split *s, const LayerCost *cost, int layers, Partition by)
 {
     /* The embedding and the head are not blocks, but their stages also do their work: the head of a

@@ -14,8 +14,8 @@ static double moved(const Hardware *h, const CostTraits *t, double bytes)
     return bytes / (h->memory_bandwidth * h->memory_efficiency * t->memory);
 }
 
-/* Returns the seconds of a product's arithmetic. Each dimension is lengthened by the edge: tiles
- * that are not full in rows and columns, and the filling of the pipeline in depth. */
+/* Returns the seconds of a product's arithmetic. Each dimension is increased by the edge, which
+ * stands for partly filled tiles in rows and columns, and for filling the pipeline in depth. */
 static double multiplied(const Hardware *h, const CostTraits *t, DType dtype, int64_t m, int64_t n,
                          int64_t k)
 {
@@ -32,10 +32,11 @@ double cost_product(const Hardware *hardware, const CostTraits *traits, DType dt
                                    moved(hardware, traits, (double)bytes));
 }
 
-/* Attention that writes its scores, each of `size` bytes, and dropout's masks of one byte. Forward:
- * the product q k' writes the scores, softmax and dropout read and write them, and the product with
- * v reads them. Backward has four products, of which one writes the scores' gradients and three
- * read; dropout reads and writes these, and softmax reads its results as well. */
+/* Returns the seconds of attention that writes its scores, of `size` bytes each, and dropout's
+ * masks of one byte. Forward: the product q k' writes the scores, softmax and dropout read and
+ * write them, and the product with v reads them. Backward has four products, of which one writes
+ * the scores' gradients and three read; dropout reads and writes these, and softmax reads its
+ * results as well. */
 static double materialised(const Hardware *h, const CostTraits *t, const GraphNode *node)
 {
     enum { SOFTMAX = 1, DROPOUT = 1 };
@@ -51,9 +52,9 @@ static double materialised(const Hardware *h, const CostTraits *t, const GraphNo
            moved(h, t, by_others);
 }
 
-/* Returns the share of the speed with heads of 128 that heads of another size reach: for a pair of
- * a query and a key, softmax takes as long as the products of this many columns. With 18, heads of
- * 64 are 11 % slower, as FlashAttention-2 is on an H100. */
+/* Returns the speed with heads of this size relative to heads of 128: for a pair of a query and a
+ * key, softmax takes as long as the products of `softmax` columns. With 18, heads of 64 are 11 %
+ * slower, as FlashAttention-2 is on an H100. */
 static double head_share(double head_size)
 {
     const double softmax = 18;
@@ -73,8 +74,7 @@ static double attention(const Hardware *h, const CostTraits *t, const GraphNode 
     return h->launch + fmax(node->flops / speed, moved(h, t, (double)node->bytes));
 }
 
-/* Returns how many of an op's bytes are in the memory of the host and have to cross the link to it.
- */
+/* Returns how many of an op's bytes are in host memory and have to cross the link to the host. */
 static int64_t of_host(const Hardware *h, const GraphNode *node)
 {
     return h->cuda ? node->host_bytes : 0;
@@ -98,8 +98,8 @@ static double op_seconds(const Hardware *h, const CostTraits *t, const GraphNode
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
-/* NCCL's protocols, relative to the one for large tensors ("Simple"), whose figures are the
- * hardware's. The other two send flags with the data, so a hop takes less time, and the data get
+/* NCCL's protocols, relative to the one for large tensors ("Simple"), to which the hardware's
+ * figures apply. The other two send flags with the data, so a hop takes less time, but the data get
  * only a part of the bandwidth: half in LL, 120 of 128 bytes in LL128. The ratios of the hops are
  * those of NCCL's own model (NVIDIA/nccl src/graph/tuning.cc). */
 static const struct {
@@ -115,14 +115,14 @@ double cost_small_hop(const Hardware *hardware)
 /* A tree moves as many bytes as a ring, at nine tenths of its speed (NCCL's model). */
 static const double TREE_SHARE = 0.9;
 
-/* From Hopper on, the switches of a node add (NVLS): an all-reduce of more than four ranks then
- * moves its tensor at this share of the link's bandwidth, for any number of ranks. 8 H200 reach 480
- * GB/s of bus bandwidth, 274 GB/s of the tensor, where an all-gather has 363; with 4 ranks it is no
- * faster than a ring (stas00/ml-engineering, network/README.md). */
+/* From Hopper on, the switches of a node do the additions (NVLS): an all-reduce of more than four
+ * ranks then moves its tensor at this share of the link's bandwidth, for any number of ranks. 8
+ * H200 reach 480 GB/s of bus bandwidth, 274 GB/s of the tensor, where an all-gather has 363; with 4
+ * ranks it is no faster than a ring (stas00/ml-engineering, network/README.md). */
 enum { SWITCH_RANKS = 5, SWITCH_CAPABILITY = 90 };
 static const double SWITCH_SHARE = 0.74;
 
-/* How a group lies on the nodes. */
+/* How the ranks of a group are spread over the nodes. */
 typedef struct {
     double ranks, nodes;
     double fewest; /* ranks on the node that has the fewest of them */
@@ -133,8 +133,8 @@ static int64_t node_of(const Hardware *h, int64_t rank)
     return rank / h->devices_per_node;
 }
 
-/* Returns how many of the group's ranks are on node `node`: those of the numbers first + i x
- * stride, 0 <= i < size, from its first rank to its last. */
+/* Returns how many of the group's ranks, first + i x stride with 0 <= i < size, are on node
+ * `node`. */
 static int64_t ranks_on(const Hardware *h, const GraphGroup *g, int64_t node)
 {
     int64_t stride = g->stride > 0 ? g->stride : 1;
@@ -155,20 +155,20 @@ static Spread spread_of(const Hardware *h, const GraphGroup *g)
     int64_t at_first = ranks_on(h, g, node_of(h, g->first)),
             at_last = ranks_on(h, g, node_of(h, last)), fewest = at_first;
     if (at_last < fewest) fewest = at_last;
-    /* A node between them has at least this many. */
+    /* A node between the first and the last has at least this many. */
     if (nodes > 2 && h->devices_per_node / stride < fewest) fewest = h->devices_per_node / stride;
     s.fewest = (double)(fewest > 0 ? fewest : 1);
     return s;
 }
 
-/* Returns the bytes per second between nodes of `ranks` ranks on a node: all network interfaces of
- * the node are divided equally among its devices. */
+/* Returns the bytes per second that `ranks` ranks of a node can exchange with other nodes: the
+ * node's network interfaces are divided equally among its devices. */
 static double between_bandwidth(const Hardware *h, const CostTraits *t, double ranks)
 {
     return h->between.bandwidth * t->between * ranks * h->nics_per_node / h->devices_per_node;
 }
 
-/* Returns the seconds that the hops of a ring take: `rounds` times around all ranks but one. */
+/* Returns the seconds of a ring's hops: `rounds` times all ranks but one. */
 static double ring_hops(const Hardware *h, const Spread *s, int rounds)
 {
     double outside = s->nodes - 1, within = s->ranks - 1 - outside;
@@ -194,7 +194,7 @@ double cost_collective(const Hardware *hardware, const CostTraits *traits, CommV
     double part = (s.ranks - 1) / s.ranks;
     double on_link = reduced ? 2 * part * whole : verb == COMM_BROADCAST ? whole : part * whole;
     double hops = ring_hops(hardware, &s, reduced ? 2 : 1), best = INFINITY;
-    /* Other transports than NCCL have one protocol and no trees. */
+    /* Transports other than NCCL have one protocol and no trees. */
     int protocols = hardware->cuda ? PROTOCOLS : 1;
     for (int p = 0; p < protocols; p++) {
         double speed = bandwidth * protocol[p].bandwidth, hop = protocol[p].hop;

@@ -1,11 +1,11 @@
 /* cost.h -- how long the nodes of a step's graph (graph.h) take on the hardware that a machine file
  * describes (hardware.h). Closed forms of one kernel, collective or message; replay.h puts them
- * together. All results are predictions in seconds. No result falls when a size grows.
+ * together. All results are predictions in seconds. No result decreases when a size grows.
  *
  *   product m x n x k    launch + 2 (m + e)(n + e)(k + e) / (sustained x most x peak), or its bytes
  *                        at memory speed if that takes longer; e is the hardware's product.edge
  *   attention            launch + flops / (peak x share x T / (T + length)), for heads of 128
- *   other ops, copies    launch + bytes / (memory_bandwidth x memory_efficiency); of an update of
+ *   other ops, copies    launch + bytes / (memory_bandwidth x memory_efficiency); for an update of
  *                        states on the host, half their bytes / host_bandwidth if that takes longer
  *   collective           collective + hops x latency + bytes on the slowest link / its bandwidth,
  *                        the best of the algorithms and protocols that NCCL chooses from
@@ -21,10 +21,10 @@
 #include "model/core/graph.h"
 #include "parallel/comm/comm.h"
 
-/* How a prediction differs from that for this program on this hardware: for ranges, for "what if",
- * and in tests for other programs. Each factor multiplies a speed; 1 changes nothing. */
+/* Factors that make speeds differ from those of this program on this hardware: for ranges, for
+ * "what if" questions, and in tests for other programs. A factor of 1 changes nothing. */
 typedef struct {
-    double product, attention, memory; /* products; attention; kernels that are bound by memory */
+    double product, attention, memory; /* products; attention; memory-bound kernels */
     double inside, between, host;      /* the bandwidths of these links */
     /* Attention computes all scores of a sequence, masked ones as well, and writes them to memory,
      * where softmax and dropout read and write them, as programs did before FlashAttention. */
@@ -35,22 +35,23 @@ typedef struct {
 static const CostTraits COST_OWN = {
     .product = 1, .attention = 1, .memory = 1, .inside = 1, .between = 1, .host = 1};
 
-/* Returns the seconds of a node of a rank that has this hardware (hardware_of_rank). Waits take
- * none: the replay makes them. */
+/* Returns the seconds that a node takes on a rank with this hardware (hardware_of_rank); 0 for a
+ * wait, because its length follows from the replay. */
 double cost_of_node(const Hardware *hardware, const CostTraits *traits, const Graph *graph,
                     const GraphNode *node);
-/* Returns the seconds of a collective on a tensor of `bytes` in all, as comm.h counts it. */
+/* Returns the seconds of a collective whose tensor has `bytes` bytes in total, counted as in
+ * comm.h. */
 double cost_collective(const Hardware *hardware, const CostTraits *traits, CommVerb verb,
                        int64_t bytes, const GraphGroup *group);
-/* Returns the share of the link's latency that a hop of a collective takes on few bytes. */
+/* Returns what fraction of the link's latency one hop of a collective takes if the tensor is
+ * small. */
 double cost_small_hop(const Hardware *hardware);
-/* Returns the seconds in which a writer of a checkpoint receives `bytes` from other ranks, some of
- * them from other nodes if `between`. */
+/* Returns the seconds that a writer of a checkpoint needs to receive `bytes` from other ranks.
+ * `between`: some of these are on other nodes. */
 double cost_received(const Hardware *hardware, double bytes, bool between);
-/* Returns the seconds in which a rank fills its snapshot of a save (snapshot.h) with `bytes`, of
- * which other ranks send it `received` (cost_received). On a CPU memory is read
- * and written. A GPU copies over the link to its host. What other ranks send is copied by them at
- * the same time. */
+/* Returns the seconds that a rank needs to fill its snapshot of a save (snapshot.h) with `bytes`
+ * bytes. It receives `received` of them from other ranks (cost_received) at the same time. A CPU
+ * reads and writes memory, a GPU copies over the link to its host. */
 double cost_snapshot(const Hardware *hardware, double bytes, double received, bool between);
 /* Returns the seconds of a product whose result has m rows and n columns, and whose depth is k. */
 double cost_product(const Hardware *hardware, const CostTraits *traits, DType dtype, int64_t m,

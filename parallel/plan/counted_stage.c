@@ -11,7 +11,7 @@
 
 /* ---- the wire -------------------------------------------------------------------------------- */
 
-/* Adds `sign` times what the grid's groups have counted so far. */
+/* Adds `sign` times the calls that the grid's groups have counted so far. */
 static void add_counts(const Grid *grid, int sign, StagePlan *out)
 {
     const Comm *comm[GRID_COMMS];
@@ -62,7 +62,7 @@ static void open_counted(CountedTrainer *c, const Config *config, const CountedF
 {
     GridPlace size = config_grid(config, 0);
     c->config = *config;
-    /* Phases are timed on a device that has times. */
+    /* Only a real device can time phases. */
     c->config.wall_clock_breakdown = false;
     c->world = comm_counted(rank, (int)grid_ranks(size));
     data_open_random(&c->data, config->model.vocab_size);

@@ -1,6 +1,6 @@
-/* replay.c -- see replay.h. The streams of all stages go on one after another, each until it has to
- * wait for another one, which wakes it. The times do not depend on the order in which they go on,
- * because each is a maximum over nodes that the graphs determine. */
+/* replay.c -- see replay.h. The streams of all stages are replayed one after another, each until it
+ * has to wait for another one, which wakes it. The times do not depend on this order, because each
+ * is a maximum over nodes that the graphs determine. */
 #include "parallel/plan/replay_inside.h"
 
 #include "model/core/check.h"
@@ -28,7 +28,7 @@ static double ended_at(const ReplayStage *s, int stream, int64_t nodes)
     return nodes == 0 ? 0 : s->time[stream][nodes - 1].end;
 }
 
-/* Does the next node of a stream. Returns false if it has to wait. */
+/* Replays the next node of a stream. Returns false if it has to wait. */
 static bool do_node(Replay *r, int stage, int stream)
 {
     ReplayStage *s = &r->stage[stage];
@@ -74,7 +74,7 @@ static void go_on(Replay *r, int which)
     if (s->done[stream] > before) wake_waiting(r, stage, stream);
 }
 
-/* All streams have to be done. */
+/* Checks that all streams have ended. */
 static void check_end(const Replay *r)
 {
     char who[1024] = "", why[256];
@@ -143,7 +143,7 @@ StepTime replay_step(const Graph *graph, int stages, ReplayCost cost, void *cont
     return time;
 }
 
-/* No node waits for a later one. So in the replay of both steps the first is as it is alone. */
+/* No node waits for a later one. So the first step has the same times as in a replay of its own. */
 StepTime replay_second_step(const Graph *one, const Graph *two, int stages, ReplayCost cost,
                             void *context)
 {

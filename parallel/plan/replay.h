@@ -1,22 +1,22 @@
 /* replay.h -- computes how long a training step takes from the graphs of its stages (graph.h), in
  * virtual time: every stream does its nodes in order, each node takes the time that the caller
- * says, and streams and stages wait for each other exactly as their graphs say. */
+ * gives, and streams and stages wait for each other exactly as recorded in their graphs. */
 #ifndef PARALLEL_PLAN_REPLAY_H
 #define PARALLEL_PLAN_REPLAY_H
 
 #include "model/core/graph.h"
 
-/* How a stage spends the step, in seconds. The parts are what its compute stream does at each
- * moment: `products`, `attention`, `memory_bound` (all other ops), `optimizer` (gradient
- * norm, decision and update), `copies`, a collective or message, or nothing. Idle time is charged
- * to what the stream waits for at that moment, along the chain of nodes that ends with the one that
- * it waits for:
+/* How a stage spends the step, in seconds. Each moment belongs to the part that its compute stream
+ * executes then: `products`, `attention`, `memory_bound` (all other ops), `optimizer` (gradient
+ * norm, decision and update), `copies`, a collective or message, or nothing. Idle time is
+ * attributed to what the stream waits for at that moment, along the chain of nodes that ends with
+ * the node that it waits for:
  *
  *   exposed_dp   collectives of groups other than the following, and other work of the comm stream
  *   exposed_tp   collectives of "tp" and "kv" on this stage, and other work of the tp stream
- *   exposed_pp   messages, and collectives in which stages meet
+ *   exposed_pp messages, and collectives across stages
  *   copies       work of the copy stream
- *   exposed_host updates of states that lie on the host, on the update stream
+ *   exposed_host updates of states on the host, on the update stream
  *   bubble       another stage's computation (and its collectives of tp and kv, which are part of
  *                it); also the end of the step, if another stage is still computing then
  *
@@ -36,33 +36,33 @@ typedef struct {
     int last; /* the stage whose work ends last; of several, the first */
 } StepTime;
 
-/* Returns how many seconds a node of a stage takes. It is called once for each node but waits, in
- * an order that only the graphs determine. */
+/* Returns how many seconds a node of a stage takes. It is called once for each node except waits,
+ * in an order that depends only on the graphs. */
 typedef double (*ReplayCost)(void *context, int stage, const GraphNode *node);
 
 /* Replays one rank of each stage. Free the result with step_time_free.
  *
- * Ranks of a group that are in `graph` meet in its collectives: these begin when all of them have
- * arrived. The other ranks of a group are equals of those in `graph`, which arrive at the same
- * time. Messages that are carried out together begin when this rank and, for each message, the peer
- * have reached them. The messages from one rank to another match in their order, and so do the
- * collectives that the ranks of a group put on streams of the same name.
+ * A collective begins when all ranks of its group that are in `graph` have reached it. The other
+ * ranks of the group behave like these and reach it at the same time. A group of fused messages
+ * begins when this rank and the peer of each message have reached it. The messages from one rank to
+ * another are matched by their order, and so are the collectives that the ranks of a group issue on
+ * streams of the same name.
  *
- * If no stream can go on, the graphs have a deadlock, and the program ends (CHECK) with a message
- * that says who waits for whom. Time and memory are linear in the nodes. */
+ * If no stream can continue, the graphs have a deadlock, and the program ends (CHECK) with a
+ * message that says who waits for whom. Time and memory are linear in the nodes. */
 StepTime replay_step(const Graph *graph, int stages, ReplayCost cost, void *context);
-/* Returns what the last step of `more` takes in a run of many steps: `more` is one step longer than
- * `fewer`, from the same beginning, and each field is the difference. Gathers of a step may overlap
- * with the update before it, which the replay of a single step cannot show. Free it, too. */
+/* Returns the time of one step among many: `more` has the steps of `fewer` and one more, and each
+ * field is the difference between the two. Gathers of a step may overlap the update before it,
+ * which the replay of a single step cannot show. Free the result, too. */
 StepTime step_time_between(const StepTime *fewer, const StepTime *more);
 /* Returns the same for the second of two steps, with one replay: the graphs of `one` are the
- * beginnings of those of `two` and lie in their memory. */
+ * beginnings of the graphs of `two` and share their memory. */
 StepTime replay_second_step(const Graph *one, const Graph *two, int stages, ReplayCost cost,
                             void *context);
 /* Returns only the seconds of that. */
 double replay_second_seconds(const Graph *one, const Graph *two, int stages, ReplayCost cost,
                              void *context);
-/* Adds `n` times every field of `time`, which has as many stages; `last` stays. */
+/* Adds `n` times every field of `time`, which has as many stages; `last` does not change. */
 void step_time_add(StepTime *to, const StepTime *time, double n);
 void step_time_free(StepTime *time);
 

@@ -11,7 +11,7 @@ typedef struct {
 } ReplayPlace;
 
 /* When a node begins and ends. It may begin later than the end of the stream's node before it: then
- * it has waited in a collective or for messages, and `late` is the last one to arrive. */
+ * it has waited in a collective or for messages, and `late` is the node that arrived last. */
 typedef struct {
     double begin, end;
     ReplayPlace late;
@@ -47,8 +47,8 @@ enum { REPLAY_MESSAGES = 8 };
 typedef struct {
     NodeTime *time[GRAPH_STREAMS];
     int64_t done[GRAPH_STREAMS]; /* nodes that have ended */
-    bool arrived[GRAPH_STREAMS]; /* the next node has arrived where it meets others */
-    /* The numbers of its messages, or of its collective, among the arrivals. */
+    bool arrived[GRAPH_STREAMS]; /* the next node has reached its collective or messages */
+    /* The numbers of that node's messages, or of its collective, among the arrivals. */
     int64_t number[GRAPH_STREAMS][REPLAY_MESSAGES];
     int64_t rank;             /* in the world; -1: in no group */
     int circle[GRAPH_GROUPS]; /* of each group; -1: no other rank of it is replayed */
@@ -65,7 +65,7 @@ typedef struct {
     ReplayStage *stage;
     Circle *circle;
     int circles;
-    int *ready; /* streams that may be able to go on: stage * GRAPH_STREAMS + stream */
+    int *ready; /* streams that may be able to continue: stage * GRAPH_STREAMS + stream */
     bool *queued;
     int n_ready;
 } Replay;
@@ -75,13 +75,14 @@ typedef struct {
 /* Finds out which ranks of which groups are replayed. */
 void replay_find_groups(Replay *r);
 void replay_free_groups(Replay *r);
-/* The next node of the stream is a collective or messages. On its first call, notes that it has
- * arrived and wakes those that wait for it. Returns whether all others have arrived as well, and
- * the time and place of the last one (the node itself, if it is one of the last). */
+/* To call if the next node of the stream is a collective or messages. The first call records that
+ * the node has arrived, and wakes the streams that wait for it. Returns whether all others have
+ * arrived as well, and the time and place of the last arrival (of the node itself, if it is one of
+ * the last). */
 bool replay_meet(Replay *r, int stage, int stream, double at, double *begin, ReplayPlace *late);
 /* Writes for whom the next node of the stream waits. */
 void replay_describe_wait(const Replay *r, int stage, int stream, char *buf, size_t n);
-/* Adds the stream to those that may be able to go on. */
+/* Adds the stream to those that may be able to continue. */
 void replay_wake(Replay *r, int stage, int stream);
 
 /* replay_parts.c: computes the parts of each stage's time from the times of all nodes. */

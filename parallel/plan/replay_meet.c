@@ -1,5 +1,5 @@
-/* replay_meet.c -- where the replayed ranks meet: collectives of groups of which several ranks are
- * replayed, and messages. See replay_inside.h. */
+/* replay_meet.c -- where replayed ranks wait for each other: collectives of groups of which several
+ * ranks are replayed, and messages. See replay_inside.h. */
 #include "parallel/plan/replay_inside.h"
 
 #include "model/core/check.h"
@@ -22,7 +22,7 @@ static bool same_ranks(const GraphGroup *a, const GraphGroup *b)
            (a->stride == b->stride || a->size == 1);
 }
 
-/* Returns the circle of the group; -1: only one of its ranks is replayed. */
+/* Returns the number of the group's Circle; -1: only one of its ranks is replayed. */
 static int circle_of(Replay *r, const GraphGroup *group)
 {
     int members = 0;
@@ -81,7 +81,7 @@ void replay_free_groups(Replay *r)
     }
 }
 
-/* Returns the stage's link to the rank of the world. */
+/* Returns the stage's link to rank `rank` of the world. */
 static Link *link_to(Replay *r, int stage, int64_t rank)
 {
     ReplayStage *s = &r->stage[stage];
@@ -118,7 +118,7 @@ void replay_wake(Replay *r, int stage, int stream)
     r->ready[r->n_ready++] = which;
 }
 
-/* The last one to arrive so far. */
+/* The last arrival so far. */
 typedef struct {
     double *begin;
     ReplayPlace *late;
@@ -175,7 +175,7 @@ static int64_t peer_rank(const Replay *r, ReplayPlace at, int i)
     return group->first + message_at(r, at, i)->peer * group->stride;
 }
 
-/* Notes the arrivals of the node's messages, and wakes their peers. */
+/* Records the arrivals of the node's messages, and wakes their peers. */
 static void arrive_at_peers(Replay *r, ReplayPlace me, const GraphNode *node, double at)
 {
     for (int i = 0; i < node->messages; i++) {

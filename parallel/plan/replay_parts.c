@@ -1,4 +1,4 @@
-/* replay_parts.c -- divides the time of a step by what the compute streams do, and charges their
+/* replay_parts.c -- divides the time of a step by what the compute streams do, and attributes their
  * idle time to what they wait for. See replay_inside.h. */
 #include "parallel/plan/replay_inside.h"
 
@@ -17,7 +17,8 @@ static const NodeTime *time_at(const Replay *r, ReplayPlace at)
     return &r->stage[at.stage].time[at.stream][at.node];
 }
 
-/* Returns the part of a collective's group; `mine`: of the stage whose time is divided. */
+/* Returns the part to which a collective belongs by its group; `mine`: it is of the stage whose
+ * time is divided. */
 static double *part_of_group(const Replay *r, ReplayPlace at, StageTime *time, bool mine)
 {
     int group = node_at(r, at)->group;
@@ -28,7 +29,8 @@ static double *part_of_group(const Replay *r, ReplayPlace at, StageTime *time, b
     return &time->exposed_dp;
 }
 
-/* Returns the part of a node that runs while the compute stream of the stage waits for it. */
+/* Returns the part to which a node belongs that runs while the stage's compute stream waits for
+ * it. */
 static double *part_of_wait(const Replay *r, int stage, ReplayPlace at, StageTime *time)
 {
     bool mine = at.stage == stage;
@@ -47,7 +49,7 @@ static double *part_of_wait(const Replay *r, int stage, ReplayPlace at, StageTim
     }
 }
 
-/* Returns the part of a node of the compute stream. */
+/* Returns the part to which a node of the compute stream belongs. */
 static double *part_of_work(const Replay *r, ReplayPlace at, StageTime *time)
 {
     const GraphNode *node = node_at(r, at);
@@ -80,8 +82,8 @@ static ReplayPlace cause_of(const Replay *r, ReplayPlace at)
     return (ReplayPlace){late.stage, late.stream, late.node - 1};
 }
 
-/* Charges the time [from, to) to the chain of nodes that ends with `last`, which ends at `to`.
- * While one of these nodes ran, the compute stream of the stage was idle. */
+/* Attributes the time [from, to) to the chain of nodes that ends with `last`, which ends at `to`.
+ * While these nodes ran, the compute stream of the stage was idle. */
 static void charge(const Replay *r, int stage, ReplayPlace last, double from, double to,
                    StageTime *time)
 {

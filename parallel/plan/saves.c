@@ -1,4 +1,4 @@
-/* saves.c -- how long a run's training waits for its saves; see plan.h. */
+/* saves.c -- computes how long training waits for saves in a run; see plan.h. */
 #include "parallel/plan/plan.h"
 
 #include "model/core/check.h"
@@ -6,16 +6,16 @@
 
 #include <math.h>
 
-/* Returns how often a run saves: after every save_interval steps and at its end. How often it saves
- * a best checkpoint beside these depends on its losses. */
+/* Returns how often a run saves: after every save_interval steps and at its end. Additional saves
+ * of a best checkpoint depend on its losses. */
 static int64_t count_saves(const Config *config)
 {
     int64_t every = config->checkpoint.save_interval;
     return every > 0 ? (config->train_steps + every - 1) / every : 1;
 }
 
-/* Returns the seconds in which the disk takes a checkpoint: few nodes do not fill a large storage
- * system. */
+/* Returns the seconds in which the disk writes a checkpoint: few nodes cannot use the full
+ * bandwidth of a large storage system. */
 static double write_seconds(const Plan *plan)
 {
     const Hardware *h = &plan->hardware;
@@ -24,8 +24,9 @@ static double write_seconds(const Plan *plan)
 }
 
 /* Returns the share of its files that a writer receives from other ranks. Tensor and pipeline
- * parallelism divide the model, and ZeRO divides what is saved among the data-parallel ranks, too.
- * (Stages 1 and 2 divide the slots alone, for which this is a little too much.) */
+ * parallelism divide the model, and ZeRO divides what is saved among the data-parallel ranks,
+ * too. (Stages 1 and 2 divide only the optimizer states, so this share is a little too large for
+ * them.) */
 static double received_share(const Plan *plan)
 {
     double parts = plan->grid.tp * plan->grid.pp;
@@ -42,7 +43,7 @@ void plan_count_saves(Plan *plan)
     double bytes = (double)saved_bytes_of_writer(plan->config, plan->ranks),
            received = received_share(plan) * bytes;
     bool between = plan->nodes > 1;
-    /* A writer receives a window, writes it, and goes on with the next one. */
+    /* A writer receives a window, writes it, and continues with the next one. */
     plan->save_seconds = plan->write_seconds + cost_received(&rank, received, between);
     if (plan->snapshot > 0) plan->snapshot_seconds = cost_snapshot(&rank, bytes, received, between);
 }

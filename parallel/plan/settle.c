@@ -1,5 +1,5 @@
-/* settle.c -- a config for a plan, with the facts of the hardware and of a tokenizer that is there
- * already; see plan.h. */
+/* settle.c -- completes a config for a plan with the facts of the hardware and of an existing
+ * tokenizer; see plan.h. */
 #include "parallel/plan/plan.h"
 
 #include "data/tokenizer/tokenizer.h"
@@ -42,7 +42,7 @@ static char *first_shard(const Config *config)
     return path;
 }
 
-/* Returns the path of the tokenizer that a run will read (dataset.c), or NULL if it is not there
+/* Returns the path of the tokenizer that a run will read (dataset.c), or NULL if it does not exist
  * yet, or if the run trains one. */
 static char *tokenizer_there(const Config *config)
 {
@@ -69,7 +69,7 @@ static bool read_size(const char *path, int64_t *size, ExitCode *code, char *err
     return true;
 }
 
-/* Refuses token files with ids of more than 16 bits: there may be any number of these. */
+/* Refuses token files with ids of more than 16 bits, whose number has no useful upper bound. */
 static bool has_ceiling(const Config *config, char *err, size_t n)
 {
     char ignored[512], *shard = first_shard(config);
@@ -87,8 +87,8 @@ static bool has_ceiling(const Config *config, char *err, size_t n)
     return good;
 }
 
-/* Finds the size of the vocabulary, 0 if that in the config stands. `tokenizer` is the one that is
- * there, or NULL. */
+/* Finds the size of the vocabulary; 0: the size in the config remains. `tokenizer` is the path of
+ * an existing one, or NULL. */
 static bool find_vocabulary(const Config *config, const char *tokenizer, int64_t *size,
                             ExitCode *code, char *err, size_t n)
 {
@@ -107,7 +107,7 @@ const char *plan_vocabulary(const Config *config)
 {
     if (config_trains_tokenizer(config))
         return "at most, as the text has not been read: a run may have fewer";
-    /* config_settle marks a size that it has taken from elsewhere. */
+    /* config_settle marks a size that is not from the config itself. */
     if (strcmp(config_origin(config, "model.vocab_size"), "derived") != 0) return NULL;
     char *tokenizer = tokenizer_there(config);
     bool known = tokenizer != NULL;

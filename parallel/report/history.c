@@ -14,9 +14,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A longer line is not one of this program. */
+/* This program writes no longer lines. */
 enum { LINE_BYTES_MOST = 1 << 20 };
-/* A run that is resumed with other sets may have had more than a config can have. */
+/* The most sets in a history. A run that was resumed with different eval.sets may have more in all
+ * than one config can have. */
 enum { HISTORY_SETS_MOST = 4 * EVAL_SETS_MOST };
 
 /* ---- lists of points --------------------------------------------------------------------------
@@ -44,7 +45,7 @@ static int64_t count_before(const void *items, int64_t n, size_t size, int64_t s
 #define DROP_FROM(h, list, step)                                                                   \
     ((h)->n_##list = count_before((h)->list, (h)->n_##list, sizeof *(h)->list, step))
 
-/* Appends a point, in place of those that the list has from its step on. */
+/* Appends a point, and removes the list's points from its step on. */
 #define ADD_POINT(h, list, point)                                                                  \
     (DROP_FROM(h, list, (point).step),                                                             \
      (h)->list = with_room((h)->list, (h)->n_##list, sizeof *(h)->list),                           \
@@ -87,7 +88,7 @@ static const char *text(const cJSON *line, const char *key)
     return cJSON_IsString(item) ? item->valuestring : "";
 }
 
-/* Returns the seconds under a key that is left out where they are zero. */
+/* Returns the seconds under a key that is omitted if they are zero. */
 static double seconds(const cJSON *line, const char *key)
 {
     double value = number(line, key);
@@ -120,8 +121,8 @@ static void add_eval(History *h, const cJSON *line, int64_t step)
     ADD_POINT(h, eval, p);
 }
 
-/* Returns the set with this name, which is added if the run has had none of it yet. Returns NULL if
- * there are too many, or the name is none. */
+/* Returns the set with this name, and adds it if it is new. Returns NULL if there are too many
+ * sets, or the name is empty. */
 static SetHistory *set_called(History *h, const char *name)
 {
     size_t bytes = strlen(name);
@@ -143,8 +144,8 @@ static bool add_set(History *h, const cJSON *line, int64_t step)
     return true;
 }
 
-/* Returns the part of the time in which rank 0 only communicated. Lines of a run on one rank, or
- * without wall_clock_breakdown, do not say it: NaN. */
+/* Returns the part of the time in which rank 0 only communicated. NaN if it is not in the line: on
+ * one rank, or without wall_clock_breakdown. */
 static double exposed_part(const cJSON *line)
 {
     static const char *const keys[] = {"communication", "exchange", "exposed_dp", "exposed_tp",

@@ -22,7 +22,7 @@ typedef struct {
 typedef struct {
     int64_t step;
     double tokens_per_second;
-    /* Part of the time, from 0 to 1, in which rank 0 only communicated. Written for several ranks
+    /* Part of the time, from 0 to 1, in which rank 0 only communicated. Known for several ranks
      * with wall_clock_breakdown. */
     double exposed;
 } SpeedPoint;
@@ -57,13 +57,13 @@ typedef struct {
     int n_sets;
     int64_t train_steps; /* as configured at the last start; 0: not known */
     int64_t skipped;     /* updates that were skipped */
-    int64_t bad_lines;   /* complete lines that are not lines of a metrics.jsonl */
+    int64_t bad_lines;   /* complete lines that could not be parsed */
 } History;
 
 /* Reads FOLDER/metrics.jsonl, also while the run is writing to it. A resumed run repeats steps: the
- * last line of a step counts, and a start drops what an earlier attempt wrote about later steps.
- * Returns false and sets err if the file cannot be read. The caller calls history_free in both
- * cases. */
+ * last line of a step counts, and a line {"event":"start"} discards earlier lines about later
+ * steps. Returns false and sets err if the file cannot be read. The caller calls history_free in
+ * both cases. */
 bool history_read(History *history, const char *folder, char *err, size_t n);
 /* Does the same for an open stream. An incomplete last line is ignored. */
 void history_read_stream(History *history, FILE *from);

@@ -1,4 +1,4 @@
-/* metrics_back.c -- takes the files of a run's figures back to an earlier step. See metrics.h. */
+/* metrics_back.c -- cuts the metrics and events of a run back to an earlier step. See metrics.h. */
 #include "model/core/check.h"
 #include "parallel/report/metrics_inside.h"
 

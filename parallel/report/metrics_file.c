@@ -240,7 +240,7 @@ bool metrics_file_sync(MetricsFile *f, char *err, size_t n)
     pthread_mutex_lock(&f->busy);
     bool good = write_lines(f, err, n);
     pthread_mutex_unlock(&f->busy);
-    /* Not under the lock: a thread that saves must not keep the next line waiting for the disk. */
+    /* Without the lock: the next line must not wait for the disk while a thread saves. */
     return good && fs_sync(f->fs, f->fd, f->path, err, n);
 }
 
@@ -252,8 +252,7 @@ static int64_t count_lines(const char *text, size_t bytes)
     return lines;
 }
 
-/* Sets *more to whether the file at `path` has more than `lines` lines; one that does not exist has
- * none. */
+/* Sets *more to whether the file at `path` has more than `lines` lines; a missing file has none. */
 static bool has_more_lines(const char *path, int64_t lines, bool *more, char *err, size_t n)
 {
     struct stat st;
@@ -283,7 +282,7 @@ static bool go_back(MetricsFile *f, int64_t upto, const char *aside, const char 
     free(later);
     free(text);
     if (!good) return false;
-    /* There is a new file under the old name. */
+    /* The old name now belongs to a new file. */
     int fd = fs_open_output(f->path, O_WRONLY | O_APPEND, err, n);
     if (fd < 0) return false;
     close(f->fd);

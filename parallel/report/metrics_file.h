@@ -15,7 +15,7 @@ typedef struct {
     char *path;
     char *pending; /* lines that are not on disk yet */
     size_t n, capacity;
-    Flight *flight;       /* of the rank, whose thread puts lines; NULL: none */
+    Flight *flight;       /* flight recorder of the rank whose thread adds lines; NULL: none */
     pthread_mutex_t busy; /* held while a line is added or written */
     char error[512];      /* message of the last failed write, while lines are pending */
 } MetricsFile;
@@ -31,9 +31,9 @@ typedef struct {
  * folder. */
 bool metrics_file_open(MetricsFile *file, const FsOps *fs, const char *folder, const char *name,
                        int64_t upto, int attempt, MetricsTail *tail, char *err, size_t n);
-/* Moves the lines after step `upto` to a file `aside`, which is replaced if it exists; but to
- * `other` if `aside` has more lines. Sets `tail` as metrics_file_open does. Returns false and sets
- * `err` on failure. */
+/* Moves the lines after step `upto` to the file `aside`, which is replaced if it exists. But if
+ * `aside` has more lines, it stays, and the lines move to `other`. Sets `tail` as metrics_file_open
+ * does. Returns false and sets `err` on failure. */
 bool metrics_file_go_back(MetricsFile *file, int64_t upto, const char *aside, const char *other,
                           MetricsTail *tail, char *err, size_t n);
 void metrics_file_close(MetricsFile *file);

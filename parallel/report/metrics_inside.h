@@ -1,4 +1,4 @@
-/* metrics_inside.h -- what Metrics is made of; private to metrics.c and metrics_back.c. */
+/* metrics_inside.h -- the struct Metrics; private to metrics.c and metrics_back.c. */
 #ifndef PARALLEL_REPORT_METRICS_INSIDE_H
 #define PARALLEL_REPORT_METRICS_INSIDE_H
 
@@ -8,7 +8,7 @@
 
 struct Metrics {
     MetricsOptions options;
-    char *run_folder, *events_folder; /* own those of the options */
+    char *run_folder, *events_folder; /* owned copies of the paths in `options` */
     Console console;
     MetricsFile file;    /* RUN/metrics.jsonl */
     MetricsFile samples; /* RUN/samples.txt */

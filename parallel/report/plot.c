@@ -14,10 +14,11 @@
 /* Size of the image, and the edges of the area with the curves, in units of the image. */
 enum { WIDTH = 400, HEIGHT = 220, LEFT = 56, RIGHT = 388, TOP = 8, BOTTOM = 192 };
 
-/* From this ratio of the largest to the smallest value on, the vertical axis may be logarithmic. */
+/* If the ratio of the largest to the smallest value is at least this, the vertical axis may be
+ * logarithmic. */
 enum { LOG_RATIO = 30 };
 
-/* An axis has about 5 ticks. This bound ends the loop also where rounding errors are large. */
+/* An axis has about 5 ticks. This bound ends the loop even if rounding errors are large. */
 enum { TICKS_MOST = 20 };
 
 /* A larger value is drawn as a gap: sums of such values would not be finite. */
@@ -81,8 +82,8 @@ static int average(const Plot *plot, const Curve *c, Spot *spot)
 /* ---- axes -------------------------------------------------------------------------------------
  */
 
-/* Extends the axis to the spots of a curve, or with `band` to their ranges. `empty` tells whether
- * it covers nothing yet. */
+/* Extends the axis to the spots of a curve, or with `band` to their ranges. `empty`: the axis
+ * covers nothing yet. */
 static void axis_cover(Axis *axis, const Spot *spot, int n, bool band, bool *empty)
 {
     for (int i = 0; i < n; i++) {
@@ -113,7 +114,7 @@ static void axis_round(Axis *axis, const Plot *plot)
         axis->to = fmax(axis->to, 0);
     }
     double size = fmax(fabs(axis->from), fabs(axis->to));
-    /* Values that are almost the same would give ticks that their labels cannot tell apart. */
+    /* If values are almost equal, the labels of ticks between them would be the same. */
     if (axis->to - axis->from <= 1e-3 * size) {
         axis->from -= 0.05 * size;
         axis->to += 0.05 * size;
@@ -140,7 +141,7 @@ static double height(const Axis *y, double value)
     return BOTTOM - position(y, value) * (BOTTOM - TOP);
 }
 
-/* Writes the label of a tick; `distance` is that between ticks. */
+/* Writes the label of a tick; `distance`: between neighbouring ticks. */
 static const char *tick_text(char *text, size_t n, double value, double distance)
 {
     int decimals = (int)fmax(0, -floor(log10(distance) + 1e-9));
@@ -231,7 +232,7 @@ static void print_line(FILE *to, const Axis *x, const Axis *y, const Spot *spot,
 
 typedef void PrintPart(FILE *to, const Axis *x, const Axis *y, const Spot *spot, int from, int end);
 
-/* Prints a path of one part between each two gaps. */
+/* Prints a path with one part for each stretch between gaps. */
 static void print_path(FILE *to, const char *kind, PrintPart *part, const Axis *x, const Axis *y,
                        const Spot *spot, int n)
 {

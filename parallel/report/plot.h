@@ -7,8 +7,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* A list of points, each a struct that begins with its step (int64_t) and has its value (double) at
- * an offset. Steps rise. A value that is not finite is a gap. */
+/* A list of points. Each point is a struct that begins with its step (int64_t) and has its value
+ * (double) at the offset value_at. Steps increase. A value that is not finite is a gap. */
 typedef struct {
     const void *point;
     int64_t n;
@@ -22,8 +22,8 @@ typedef struct {
     int64_t first_step, last_step; /* ends of the horizontal axis */
     bool from_zero;                /* the vertical axis begins at zero */
     bool may_log; /* the vertical axis is logarithmic if the values differ by a large factor */
-    bool band;    /* where several steps become one point, also fill the range of their values */
-    int most;     /* the most points of a curve; more steps are averaged */
+    bool band;    /* if several steps become one point, also fill the range of their values */
+    int most;     /* the largest number of points of a curve; more steps are averaged */
 } Plot;
 
 /* Prints the plot as a <figure>; its size depends on `most` and not on the number of steps. Prints

@@ -17,9 +17,10 @@
 enum { POINTS_BYTES = 190000, POINT_BYTES = 140, POINTS_MOST = 400 };
 enum { SAMPLES_BYTES = 60000, SAMPLES_MOST = 4, SAMPLE_BYTES_MOST = 4000 };
 enum { NAME_BYTES = 400 };
-/* So many sets of eval.sets are shown; a point of one in its plot has at most SET_POINT_BYTES. */
+/* The largest number of sets of eval.sets that are shown; a point in the plot of a set has at most
+ * SET_POINT_BYTES. */
 enum { SETS_MOST = 8, SET_POINT_BYTES = 20 };
-/* Ranges of more runs than this hide each other and are not drawn. */
+/* With more runs than this, the ranges would hide each other and are not drawn. */
 enum { BANDS_MOST = 3 };
 
 static const char page_start[] =
@@ -173,7 +174,7 @@ static void cover_steps(const Curve *c, int64_t *first, int64_t *last)
     }
 }
 
-/* Makes the curve of a member of the points in one of the lists of a History. */
+/* Returns the curve of one member of the points in a list of a History. */
 #define CURVE(h, list, member)                                                                     \
     (Curve)                                                                                        \
     {                                                                                              \

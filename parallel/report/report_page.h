@@ -5,8 +5,8 @@
 
 #include "parallel/report/history.h"
 
-/* The most runs on a page, and the size in bytes that no page exceeds, however long its runs are.
- */
+/* The largest number of runs on a page, and the largest size of a page in bytes, however long its
+ * runs are. */
 enum { PAGE_RUNS_MOST = 16, PAGE_BYTES_MOST = 300000 };
 
 typedef struct {

@@ -15,7 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Sizes of a record's parts before and after its data, and the most data of a record of figures. */
+/* Sizes of a record's parts before and after its data, and the largest data of a record of figures.
+ */
 enum { HEAD_BYTES = 12, TAIL_BYTES = 4, DATA_MOST = 1024 };
 
 /* How the value of a field is encoded. */
@@ -93,8 +94,8 @@ static uint32_t masked_checksum(const void *data, size_t n)
     return (c >> 15 | c << 17) + 0xa282ead8u;
 }
 
-/* Begins an event with the time of day and its place on the horizontal axis. The head of its record
- * comes first, and write_record fills it in. */
+/* Begins an event with the time of day and its position on the horizontal axis. The head of its
+ * record comes first, and write_record fills it in. */
 static void begin_event(Message *m, int64_t samples)
 {
     static const uint8_t head[HEAD_BYTES];
@@ -208,7 +209,8 @@ static bool take_varint(const uint8_t *data, size_t n, size_t *at, uint64_t *out
     return false;
 }
 
-/* Finds the step of an event; 0 if it has none. Returns false if the data are no message. */
+/* Finds the step of an event; 0 if it has none. Returns false if the data are not a valid message.
+ */
 static bool event_step(const uint8_t *data, size_t n, uint64_t *step)
 {
     *step = 0;
@@ -309,8 +311,8 @@ static bool cut_files(const FsOps *fs, const EventRun *run, const char *id, char
 /* ---- the file ---------------------------------------------------------------------------------
  */
 
-/* Returns the part of a file's name that tells the run: a checksum of its folder's path. The caller
- * frees it. */
+/* Returns the part of a file's name that identifies the run: a checksum of its folder's path. The
+ * caller frees it. */
 static char *run_id(const char *run_folder)
 {
     char *path = realpath(run_folder, NULL);
@@ -320,8 +322,8 @@ static char *run_id(const char *run_folder)
     return id;
 }
 
-/* Returns the name of a new file: the second, so that files sort by age, host, run and attempt. The
- * caller frees it. */
+/* Returns the name of a new file: the time in seconds (so that files sort by age), host, run and
+ * attempt. The caller frees it. */
 static char *file_name(const char *id, int attempt)
 {
     char host[64] = "host";

@@ -37,7 +37,7 @@ typedef struct {
 bool event_file_open(EventFile *file, const FsOps *fs, const EventRun *run, char *err, size_t n);
 void event_file_close(EventFile *file);
 /* Appends an event with 1 to EVENT_SCALARS_MOST figures; TensorBoard shows them at `samples` on the
- * horizontal axis, as those of DeepSpeed. Allocates nothing while the disk accepts the data. */
+ * horizontal axis, as in DeepSpeed. Allocates nothing while the disk accepts the data. */
 void event_file_put(EventFile *file, int64_t samples, const EventScalar *scalar, int n);
 /* Appends an event with a text at most a few MB long, which TensorBoard shows as Markdown. Invalid
  * UTF-8 in it becomes U+FFFD. Allocates memory. */

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 /* Parses the value of --resume: auto, never or a path. Suggests the word if the value is close to
- * one and no such path exists; otherwise a typing error would be taken for a path. */
+ * one and no such path exists; otherwise a typo would be treated as a path. */
 static bool parse_resume(const char *text, void *field, char *err, size_t n)
 {
     static const struct {
@@ -138,8 +138,8 @@ static void refuse_folder(const char *path)
          newest, checkpoint);
 }
 
-/* Handles a run folder that was given instead of a config: its config is read, and the run goes on
- * in this folder. */
+/* Handles a run folder that was given instead of a config: its config is read, and the run
+ * continues in this folder. */
 static void take_run(RunArguments *a, const char *path)
 {
     a->run = path_trimmed(path);
@@ -161,7 +161,7 @@ static void take_run(RunArguments *a, const char *path)
     a->out = a->run;
 }
 
-/* Returns the command line as a shell reads it; the caller frees it. */
+/* Returns the command line, quoted for a shell; the caller frees it. */
 static char *command_line(int argc, char **argv)
 {
     char *line = shell_quoted_path(argv[0]);

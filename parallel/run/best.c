@@ -1,8 +1,8 @@
-/* best.c -- follows the validation loss of a run, and keeps the checkpoint with the lowest one. See
+/* best.c -- tracks the validation loss of a run, and keeps the checkpoint with the lowest one. See
  * best.h.
  *
- * The record of the best checkpoint is a file beside the checkpoints. The lowest loss is not stored
- * anywhere else: metrics.jsonl, which is cut back to the checkpoint at a resume, has every
+ * The record of the best checkpoint is a file next to the checkpoints. The lowest loss is not
+ * stored anywhere else: metrics.jsonl, which is cut back to the checkpoint at a resume, has every
  * evaluation. */
 #include "parallel/run/best.h"
 
@@ -56,8 +56,8 @@ ExitCode best_failure(const char *err)
     return error_exit_code(err, failed ? EXIT_INPUT_OUTPUT : EXIT_DAMAGED);
 }
 
-/* Ends the program if `err` says that the system did not let the best checkpoint be read. The
- * checkpoint may be whole, and without its record the next save would remove it. */
+/* Ends the program if `err` shows that the best checkpoint could not be read because of a system
+ * error. The checkpoint may be intact, and without its record the next save would remove it. */
 static void require_readable(const Run *run, const char *err)
 {
     ExitCode code = best_failure(err);
@@ -68,10 +68,10 @@ static void require_readable(const Run *run, const char *err)
          run->folder.path, err);
 }
 
-/* Returns the record of the best checkpoint, on rank 0; step 0 if there is none that counts. A
- * record of a checkpoint that is damaged or gone is removed. If the checkpoint cannot be read for
- * another reason, the program ends. A record that was made with other validation data stays, so
- * that its checkpoint stays, but its loss is not compared: the next evaluation replaces it. */
+/* Returns the record of the best checkpoint, on rank 0; step 0 if there is no valid one. A record
+ * of a damaged or missing checkpoint is removed. If the checkpoint cannot be read for another
+ * reason, the program ends. A record that was made with different validation data stays, so that
+ * its checkpoint is kept, but its loss is not compared: the next evaluation replaces it. */
 static CheckpointBest read_record(const Run *run, const Checkpoint *resumed)
 {
     char err[1024];
@@ -126,7 +126,7 @@ void best_forget_after(const Run *run, int64_t step)
 {
     char err[1024];
     CheckpointBest best;
-    /* A record that cannot be read is best_go_back's to judge. */
+    /* If the record cannot be read, best_go_back handles that. */
     if (!run->lead || !checkpoint_best_read(run->folder.path, &best, err, sizeof err)) return;
     if (best.step > step && !checkpoint_best_forget(run->folder.path, err, sizeof err))
         log_warning("%s", err);
@@ -171,8 +171,8 @@ void best_compare(Run *run)
     RunBest *b = &run->best;
     const EvalRecord *e = &run->records.eval;
     bool lower = isfinite(e->loss) && (b->lowest.step == 0 || e->loss < b->lowest.loss);
-    /* The loss is the same on all ranks. They still take rank 0's answer, because it decides when
-     * all of them end. */
+    /* The loss is the same on all ranks. Rank 0's result is used nevertheless, because it decides
+     * when all ranks end. */
     control_share(run->world, &lower, sizeof lower);
     b->since++;
     if (!lower) return;

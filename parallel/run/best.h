@@ -1,5 +1,5 @@
-/* best.h -- follows the validation loss of a run, and keeps the checkpoint of the step at which it
- * was lowest. */
+/* best.h -- tracks the validation loss of a run, and keeps the checkpoint of the step with the
+ * lowest one. */
 #ifndef PARALLEL_RUN_BEST_H
 #define PARALLEL_RUN_BEST_H
 
@@ -8,16 +8,17 @@
 /* Returns whether the run keeps its best checkpoint: the config asks for it, and there is
  * validation data. */
 bool best_is_kept(const Config *config, const DataSet *data);
-/* Returns whether the best checkpoint may be another one than the newest, so that it takes disk
- * space of its own: there are evaluations before the end of the run. */
+/* Returns whether the best checkpoint may differ from the newest and so take additional disk space:
+ * there are evaluations before the end of the run. */
 bool best_takes_disk(const Config *config, const DataSet *data);
-/* Returns how many checkpoints a run with such evaluations saves only because they are the best so
- * far, at most: those of evaluations that fall on no save of checkpoint.save_interval. */
+/* Returns the largest number of checkpoints that a run with such evaluations saves only because
+ * they are the best so far: at most one for each evaluation at a step that checkpoint.save_interval
+ * does not save. */
 int64_t best_most_saves(const Config *config);
 
-/* Returns the exit code for the best checkpoint that could not be opened, for the reason that `err`
- * ends with. EXIT_DAMAGED: it is damaged or gone, and the run goes on without it. With any other
- * code it may be whole, and the start ends. */
+/* Returns the exit code for a best checkpoint that could not be opened; `err` ends with the reason.
+ * EXIT_DAMAGED: it is damaged or missing, and the run continues without it. With any other code it
+ * may be intact, and the start fails. */
 ExitCode best_failure(const char *err);
 
 /* Restores run->best when the run is opened, from best.json and from the metrics of the steps up to
@@ -27,8 +28,8 @@ void best_open(Run *run, const Checkpoint *resumed);
 /* Removes best.json if it names a checkpoint after `step`, before a run that goes back there
  * removes that checkpoint. Any rank may call it; rank 0 does the work. */
 void best_forget_after(const Run *run, int64_t step);
-/* Does the same as best_open when the run has gone back to a checkpoint and its metrics to that
- * step: what came after it is forgotten. All ranks call it. */
+/* Does the same as best_open after the run and its metrics have gone back to a checkpoint:
+ * evaluations after that step are forgotten. All ranks call it. */
 void best_go_back(Run *run, const Checkpoint *to);
 /* Compares the newest evaluation with the lowest one so far. All ranks call it once after each
  * evaluation. */
@@ -39,8 +40,8 @@ void best_compare(Run *run);
 void best_keep(Run *run);
 /* Returns whether the last eval.patience evaluations brought no lower loss. */
 bool best_has_stalled(const Run *run);
-/* Returns whether the newest validation loss is above that of an earlier step by more than the four
- * printed digits hide. */
+/* Returns whether the newest validation loss is higher than that of an earlier step, by more than
+ * rounding to the four printed digits hides. */
 bool best_has_risen(const Run *run);
 
 #endif

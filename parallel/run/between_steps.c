@@ -25,7 +25,8 @@ void run_begin_work(Run *run, const char *doing)
     run_prepare_answers(run, doing);
 }
 
-/* Begins the progress of a step. It appears at once for the first step, for which a user waits. */
+/* Begins the progress line of a step. For the first step, for which a user waits, it appears at
+ * once. */
 static void begin_step(Run *run)
 {
     progress_again(&run->work.progress);
@@ -39,9 +40,8 @@ void run_end_work(Run *run)
     run_prepare_answers(run, NULL);
 }
 
-/* Says which part of the work is under way, for the line that shows progress. The time that it
- * shows for a step is that of the host. The device may be slower, but the host would have to wait
- * for it to know. */
+/* Writes the current part of the work to the progress line. The time that it shows for a step is
+ * the host's. The device may be slower, but to know that, the host would have to wait for it. */
 static void say_work(Run *run, const Work *work)
 {
     char loss[32] = "";
@@ -79,7 +79,7 @@ bool run_watch(void *context, const Work *work)
 }
 
 /* Evaluates the main validation data, and then the sets; stops as soon as one is cut short. Returns
- * the record of the main data, which is cut if any is. */
+ * the record of the main data, which is marked as cut if any of them was cut short. */
 static EvalRecord evaluate_all(Run *run, EvalRecord *sets)
 {
     EvalRecord r = trainer_evaluate(&run->trainer, 0);
@@ -155,7 +155,7 @@ bool run_sample(Run *run)
         run->records.sample =
             utf8_escaped(text); /* result.json must be UTF-8, but the model may draw any bytes */
     }
-    /* Without text and without a request to stop, the run draws no samples: not an early end. */
+    /* No text and no stop request: the run generates no samples. This is not an early end. */
     bool whole = text != NULL || !run_stop_asked(run);
     free(text);
     run_resume_clock(run);

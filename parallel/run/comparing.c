@@ -9,8 +9,8 @@
 #include "parallel/run/step_report.h"
 #include "parallel/trainer/replicas.h"
 
-/* Ends the program: from here on, every save might replace a good checkpoint by a bad one. What a
- * pending save holds was compared before it began. */
+/* Ends the program: from here on, every save might replace a good checkpoint by a bad one. A
+ * pending save is good, because its state was compared before it began. */
 static _Noreturn void end_unequal(Run *run, const char *what)
 {
     char err[512];

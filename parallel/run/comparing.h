@@ -4,10 +4,11 @@
 
 #include "parallel/run/run.h"
 
-/* Compares what ranks hold in common (trainer/replicas.h), if checkpoint.compare_replicas is set
- * and there are several ranks. If they differ, ends the program on all ranks (EXIT_REPLICAS):
- * the state is not saved, but a pending save of an earlier step is committed first. run_save calls
- * it first, inside its work. Returns how often it compared (0 or 1). All ranks call it. */
+/* Compares the values that must be equal on several ranks (trainer/replicas.h), if
+ * checkpoint.compare_replicas is set and there are several ranks. If they differ, ends the program
+ * on all ranks (EXIT_REPLICAS): the state is not saved, but a pending save of an earlier step is
+ * committed first. run_save calls it first, between run_begin_work and run_end_work. Returns how
+ * often it compared (0 or 1). All ranks call it. */
 Comparisons run_compare_replicas(Run *run);
 /* Does the same between two saves, if the interval checkpoint.compare_interval is due. */
 void run_compare_if_due(Run *run);

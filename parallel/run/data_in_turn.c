@@ -38,7 +38,7 @@ bool data_in_turn(Comm *world, DataOpen open, const Config *config, DataSet *dat
         waiting_end(waiting);
     }
     comm_close(&patient);
-    /* The code of the lowest rank that has failed. */
+    /* The exit code of the lowest rank that has failed. */
     int64_t first = control_max(world, good ? 0 : ((world->size - rank) << 8) + *code);
     if (!all) *code = (ExitCode)(first & 0xff);
     return all;

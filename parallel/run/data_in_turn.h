@@ -1,5 +1,5 @@
 /* data_in_turn.h -- opens the data on ranks that a launcher has started, on one machine or on
- * several. Each of them opens the data by itself. */
+ * several. Each of these ranks opens the data itself. */
 #ifndef PARALLEL_RUN_DATA_IN_TURN_H
 #define PARALLEL_RUN_DATA_IN_TURN_H
 
@@ -12,11 +12,11 @@ typedef bool (*DataOpen)(const Config *config, DataSet *out, char *err, size_t n
 /* Calls `open` on one rank of each file system after the other, so that a text is prepared once:
  * first on rank 0, then on the first rank of each other machine, which finds the prepared text if
  * it sees the same file system, then on all others. Meanwhile the others wait without a deadline.
- * Returns false on all ranks if a rank has failed, and sets err and *code to what it says; then
- * some ranks may have opened the data. All ranks of the world call it. */
+ * Returns false on all ranks if a rank has failed, and sets err and *code to its error; some ranks
+ * may then have opened the data. All ranks of the world call it. */
 bool data_in_turn(Comm *world, DataOpen open, const Config *config, DataSet *data, char *err,
                   size_t n, ExitCode *code);
-/* Ends the program (EXIT_CONFIG) if a rank has other data than rank 0. All ranks call it. */
+/* Ends the program (EXIT_CONFIG) if the data of a rank differ from rank 0's. All ranks call it. */
 void data_require_same(Comm *world, const DataSet *data);
 
 #endif

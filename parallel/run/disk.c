@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Returns how many checkpoints the run will save in total, at most. `best`: it keeps its best
- * checkpoint, too. */
+/* Returns the largest number of checkpoints that the run will save in total. `best`: it also keeps
+ * its best checkpoint. */
 static int64_t count_saves(const Config *c, bool best)
 {
     int64_t interval = c->checkpoint.save_interval;
@@ -18,7 +18,7 @@ static int64_t count_saves(const Config *c, bool best)
            (best ? best_most_saves(c) : 0);
 }
 
-/* Returns how many checkpoints the run keeps at most because of checkpoint.keep_every. */
+/* Returns the largest number of checkpoints that the run keeps because of checkpoint.keep_every. */
 static int64_t count_every(const Config *c)
 {
     return c->checkpoint.keep_every > 0 ? c->train_steps / c->checkpoint.keep_every : 0;
@@ -69,7 +69,7 @@ void disk_check_first_save(const Config *c, int64_t bytes, const char *path, con
 {
     int64_t step = newest ? checkpoint_manifest(newest)->state.steps : 0;
     int removable = checkpoint_removable(fs, path, step, c->checkpoint.keep_every);
-    /* If all checkpoints are kept, a save removes none to make room. */
+    /* If checkpoint.keep is 0, a save does not remove checkpoints to make room. */
     if (c->checkpoint.keep == 0) removable = 0;
     char *folder = text_format("%s/checkpoints", path);
     int64_t room = fs_room(fs, folder);

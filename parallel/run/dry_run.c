@@ -1,9 +1,9 @@
 /* dry_run.c -- `--dry-run`: allocates everything as the run would, trains a micro-batch, and
  * estimates the speed of the whole run.
  *
- * On the CPU the ranks share the processors. There each rank trains only its share of a
- * micro-batch, so a dry run takes about as long for many ranks as for one. It still makes every
- * call of a step on every rank. */
+ * On the CPU the ranks share the processors. So each rank trains only its share of a micro-batch,
+ * and a dry run takes about as long for many ranks as for one. Every rank still makes every call of
+ * a step. */
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "optim/step_constants.h"
@@ -66,8 +66,9 @@ static double take_seconds(Run *run)
     return stages == 1 ? seconds : 1e-9 * (double)control_max(run->world, (int64_t)(1e9 * seconds));
 }
 
-/* Prints how fast a run would be. The first step also touches its memory for the first time.
- * Therefore a second step is measured, unless the first took so long that this hardly matters. */
+/* Prints how fast a run would be. In the first step memory is touched for the first time, which
+ * takes additional time. Therefore a second step is measured, unless the first took so long that
+ * this hardly matters. */
 static void print_speed(Run *run)
 {
     enum { LONG_ENOUGH = 3 };
@@ -77,7 +78,8 @@ static void print_speed(Run *run)
     const PhaseSeconds *s = &t->phases.seconds;
     bool again = s->forward + s->backward + s->optimizer < LONG_ENOUGH && c->train_steps > 1;
     double seconds = take_seconds(run);
-    /* All ranks must make the second step or none, but each has its own clock: so they agree. */
+    /* Either all ranks make the second step or none. Each has its own clock, so they agree on it.
+     */
     if (control_max(run->world, again) != 0) {
         trainer_step(t);
         trainer_read_all(t, record);
@@ -90,7 +92,7 @@ static void print_speed(Run *run)
               figure_duration(pace_seconds_left(&pace, 0, seconds)).text);
 }
 
-/* Lets every rank train only its share of a micro-batch, if the ranks share the processors. */
+/* If the ranks share the processors, makes each rank train only its share of a micro-batch. */
 static void take_share(Run *run, const Config *share)
 {
     char err[2048];

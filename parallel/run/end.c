@@ -42,8 +42,8 @@ static bool config_stays(const Run *run)
     return stat(run->arguments.config, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-/* Returns what goes on with the run: the same command or, if that one cannot read its config again
- * or asks for a new run, the one with the run's folder. The caller frees it. */
+/* Returns the command that continues the run: the same command or, if that cannot read its config
+ * again or asks for a new run, the command with the run's folder. The caller frees it. */
 static char *way_on(const Run *run)
 {
     bool same = config_stays(run) && run->arguments.resume.kind != RESUME_NEVER;
@@ -54,7 +54,7 @@ static char *way_on(const Run *run)
     return command;
 }
 
-/* Writes what that command does if the last step is not saved. */
+/* Writes what the command of continuation does if the last step is not saved. */
 static const char *way_on_unsaved(const Run *run, const char *command, char *out, size_t n)
 {
     if (run->saving.saved_step >= 0)
@@ -64,8 +64,8 @@ static const char *way_on_unsaved(const Run *run, const char *command, char *out
     return out;
 }
 
-/* Returns what has ended the run, for its metrics: a time, or a request. For a time, also writes it
- * to by_time[0..n), in brackets, and says at once if the job is about to end. */
+/* Returns what has ended the run, for its metrics: a time limit or a request. For a time limit,
+ * also writes it to by_time[0..n), in brackets; if the job is about to end, prints that at once. */
 static const char *reason_to_leave(const Run *run, char *by_time, size_t n)
 {
     *by_time = '\0';
@@ -86,7 +86,7 @@ int run_leave(Run *run)
     const char *reason = reason_to_leave(run, by_time, sizeof by_time);
     run_read_records(run);
     run_await_save(run);
-    run_goes_back(run);          /* nothing that came after the event may be saved */
+    run_goes_back(run);          /* no state after the event may be saved */
     run->saving.last_try = true; /* the process ends after this save */
     if (run->saving.saved_step != run->trainer.steps) run_save(run);
     bool saved = run->saving.error == EXIT_OK;
@@ -155,8 +155,8 @@ static RunResult result_of(const Run *run)
     return r;
 }
 
-/* Prints what the user may try next, as commands that can be pasted. Leaves the prompt out if it is
- * empty or would fill the screen; generate then takes the prompt of the config. */
+/* Prints what the user may try next, as commands that can be pasted. Omits the prompt if it is
+ * empty or would fill the screen; generate then uses the prompt of the config. */
 static void print_next(const Run *run, const char *prompt)
 {
     enum { LONGEST = 400 };
@@ -187,8 +187,8 @@ static void print_next(const Run *run, const char *prompt)
     free(folder);
 }
 
-/* Says that the validation loss was lower before, and where the best checkpoint is of another
- * step. */
+/* If the validation loss was lower at an earlier step, prints that, and the best checkpoint if it
+ * is of another step. */
 static void print_best(const Run *run, const RunResult *r)
 {
     const CheckpointBest *kept = &run->best.kept;
@@ -238,7 +238,7 @@ static void print_result(const Run *run, const RunResult *r, bool with_sample)
     print_next(run, given);
 }
 
-/* Says that the run was finished before, and how to make it longer or to start another one. */
+/* Prints that the run was already finished, and how to make it longer or to start another one. */
 static void print_finished(const Run *run)
 {
     char *folder = shell_quoted_path(run->folder.path);
@@ -270,8 +270,8 @@ int run_show_result(Run *run)
     return EXIT_OK;
 }
 
-/* Ends the run (EXIT_DIVERGED) after its last step; `why` says what has gone wrong. Keeps its
- * checkpoints and writes no result. */
+/* Ends the run (EXIT_DIVERGED) after its last step; `why`: the reason. Keeps its checkpoints and
+ * writes no result. */
 static void refuse_result(Run *run, const char *why)
 {
     char err[512];
@@ -298,9 +298,10 @@ static void check_loss(Run *run, const char *what, double loss)
 
 /* Ends the run (EXIT_DIVERGED) if no update was applied, if the last ones were skipped because
  * their gradients were not finite or the loss had a spike, or if more than half of all were
- * skipped: the final figures show none of this. The skips by which a dynamic loss scale finds its
- * value are normal and only cause a warning: at the start it is halved until the gradients fit;
- * later it is doubled once in a while, and then up to `hysteresis` updates in a row are skipped. */
+ * skipped: the final figures show none of this. Updates that are skipped while a dynamic loss scale
+ * adapts are normal and only cause a warning: at the start the scale is halved until the gradients
+ * fit; later it is doubled once in a while, and then up to `hysteresis` updates in a row are
+ * skipped. */
 static void check_updates(Run *run)
 {
     const Config *c = run->config;
@@ -351,12 +352,12 @@ int run_finish(Run *run)
     run_read_records(run);
     /* Save before the evaluation and the sample, so a crash in them loses no step. */
     if (run->saving.saved_step != run->trainer.steps) run_save(run);
-    /* If this attempt resumed after the last step, it knows the loss from the metrics, or not at
+    /* If this attempt resumed after the last step, the loss is known from the metrics, or not at
      * all. */
     if (run->records.last_known) check_loss(run, "its loss", run->records.last.loss);
     check_updates(run);
-    /* A run that ends early has just evaluated this step; an attempt that resumed there does not
-     * know the figures of the sets. */
+    /* A run that ends early has just evaluated this step. But if this attempt resumed at this step,
+     * it does not have the figures of the sets. */
     bool evaluated = best_has_stalled(run) && run->records.eval.step == run->trainer.steps &&
                      (run->trainer.n_sets == 0 || run->records.sets != NULL);
     if (!evaluated && !run_evaluate(run, true)) return run_leave(run);
@@ -366,7 +367,7 @@ int run_finish(Run *run)
         log_warning("the run ends at step %lld while %s", (long long)run->trainer.steps, why);
     if (!run_sample(run)) return run_leave(run);
     run->saving.last_try = true;
-    if (run->saving.error != EXIT_OK) run_save(run); /* the disk may have room by now */
+    if (run->saving.error != EXIT_OK) run_save(run); /* the disk may have space by now */
     run_print_comms(run);
     if (run->lead)
         metrics_note(run->output.metrics, "end", run->trainer.steps,

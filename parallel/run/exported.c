@@ -63,7 +63,8 @@ static bool open_checkpoint(ExportedRun *run, const OpenedArguments *a, bool is_
     return run->checkpoint != NULL || open_newest(run, err, n, code);
 }
 
-/* Reads the config in the manifest: that of the weights, whatever happened to the run's since. */
+/* Reads the config in the manifest, which belongs to the weights even if the run's config has
+ * changed since. */
 static bool read_config(ExportedRun *run, char *err, size_t n)
 {
     const char *text = checkpoint_manifest(run->checkpoint)->config;

@@ -17,11 +17,12 @@ typedef struct {
     char chosen[64];      /* which checkpoint: "best: step 25, val 5.0624", "newest: step 40" */
 } ExportedRun;
 
-/* Opens the run folder or checkpoint that the arguments name: of a run the best checkpoint, or the
- * newest if none is kept, or as --best and --newest say. A best checkpoint that cannot be opened is
- * passed over with a warning, unless --best is given. `masters`: the source has the master copies
- * of 16-bit weights in their place, if there are any. Data are read by the source, which compares
- * them with their checksums. Returns false and sets err and *code on failure. */
+/* Opens the run folder or checkpoint that the arguments name. In a run folder it opens the best
+ * checkpoint, or the newest if no best one is kept; --best and --newest select one. If the best
+ * checkpoint cannot be opened, it warns and opens the newest, unless --best is given. `masters`:
+ * the source presents the master copies of 16-bit weights, if there are any, instead of the
+ * weights. The source reads the data when they are needed, and compares them with their checksums.
+ * Returns false and sets err and *code on failure. */
 bool exported_run_open(ExportedRun *run, const OpenedArguments *arguments, bool masters, char *err,
                        size_t n, ExitCode *code);
 void exported_run_close(ExportedRun *run);

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Returns a number that no other start has, the same on all ranks. */
+/* Returns a number that identifies this start; it is the same on all ranks. */
 static uint64_t name_of_start(const Run *run)
 {
     double now[] = {wall_seconds_now(), seconds_now()};

@@ -64,15 +64,15 @@ static bool read_result(RunFolder *run)
 
 /* Returns whether a run with this result has reached the goal of the config. A result with fewer
  * steps was written before train_steps was raised, or by a run that eval.patience ended; the latter
- * is finished unless the config has more patience now. */
+ * is finished unless eval.patience is larger now. */
 static bool is_finished(const RunResult *r, const Config *config)
 {
     int64_t patience = config->eval.patience;
     return r->steps >= config->train_steps || (patience > 0 && patience <= r->patience);
 }
 
-/* Removes FOLDER/STOP, the request that stopped an earlier run: it would stop every later run in
- * this folder. Returns false and sets err if it cannot be removed. */
+/* Removes FOLDER/STOP, which requested an earlier stop: it would stop every later run in this
+ * folder. Returns false and sets err if it cannot be removed. */
 static bool remove_stop(const char *folder, char *err, size_t n)
 {
     char *stop = text_format("%s/STOP", folder);
@@ -105,8 +105,8 @@ static bool enter_folder(RunFolder *run, char *path, const Config *config, char 
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
-/* Makes a path out/NAME from the config's name. Replaces all characters but letters, digits, '.',
- * '_' and '-', and avoids the names that out/ uses for other things. The caller frees it. */
+/* Makes a path out/NAME from the config's name. Replaces all characters except letters, digits,
+ * '.', '_' and '-', and avoids names that out/ uses for other purposes. The caller frees it. */
 static char *folder_name(const char *name)
 {
     char *clean = text_format("%.100s", *name ? name : "run");
@@ -121,7 +121,7 @@ static char *folder_name(const char *name)
     return path;
 }
 
-/* Says how to make the run in `path` longer, if this config is that run with more steps: without
+/* If this config is the run in `path` with more steps, prints how to make that run longer: without
  * this hint a user may not expect that a new run begins. */
 static void suggest_longer(const char *path, const Config *stored, const Config *config)
 {
@@ -136,7 +136,7 @@ static void suggest_longer(const char *path, const Config *stored, const Config 
 /* Returns the first of out/NAME, out/NAME-2, ... in which this config may start or resume; the
  * caller frees it. Returns NULL and sets err if all are taken, or if permissions hide the config in
  * one of them: that may be the run to resume, and skipping it would start a second one. `aloud`:
- * says why folders are passed over. */
+ * prints why folders are skipped. */
 static char *choose_folder(const Config *config, bool never_resume, bool aloud, char *err, size_t n)
 {
     char *base = folder_name(config->name);
@@ -183,8 +183,8 @@ static bool check_given_folder(const Config *config, const RunRequest *request, 
 {
     FolderKind kind = folder_kind(request->out);
     if (kind == FOLDER_FREE) return true;
-    /* The user has named this folder, so each refusal says what is wrong with it. Without --out the
-     * search would silently try the next name. */
+    /* The user has named this folder, so each refusal states what is wrong with it. Without --out
+     * the search would silently try the next name. */
     if (kind == FOLDER_NONE)
         return error_set(err, n, "%s is not a folder; choose another name with --out",
                          request->out);

@@ -1,9 +1,8 @@
 /* folder.h -- chooses, creates and locks the folder of a run (out/NAME), and writes its files.
  *
- * A run folder holds config.json (plain JSON, without values that follow from others),
- * config.origins.json (all values and their origins), commands.txt,
- * machine.json, metrics.jsonl, samples.txt, result.json (once finished), checkpoints/, lock (see
- * folder_lock.h) and, with --log-ranks, logs/. */
+ * A run folder holds config.json (plain JSON, without derived values), config.origins.json (all
+ * values and their origins), commands.txt, machine.json, metrics.jsonl, samples.txt, result.json
+ * (once finished), checkpoints/, lock (see folder_lock.h) and, with --log-ranks, logs/. */
 #ifndef PARALLEL_RUN_FOLDER_H
 #define PARALLEL_RUN_FOLDER_H
 
@@ -28,18 +27,18 @@ typedef struct {
     bool allow_config_change; /* --allow-config-change */
 } RunRequest;
 
-/* Chooses, creates and locks the folder. Overwrites nothing.
- * Without --out it takes the first of out/NAME, out/NAME-2, ... that is new, or that holds a run
- * whose config has the same values for all keys that affect the numbers.
- * With --out it compares the config with the stored one. Each difference is harmless (logged; so
- * is another train_steps if no learning rate depends on it), changes the run (refused unless
- * allowed) or makes the weights unusable (always refused).
- * On failure returns false and sets err and *code: EXIT_CANNOT_CREATE if another process holds the
- * lock or the folder cannot be created, EXIT_CONFIG for a refused difference. */
+/* Chooses, creates and locks the folder. Overwrites nothing. Without --out it takes the first of
+ * out/NAME, out/NAME-2, ... that does not exist yet, or that holds a run whose config has the same
+ * values for all keys that affect the numbers. With --out it compares the config with the stored
+ * one. Each difference is of one of three kinds: harmless (logged; so is a different train_steps if
+ * no learning rate depends on it), a change of the run (refused unless allowed), or one that makes
+ * the weights unusable (always refused). On failure returns false and sets err and *code:
+ * EXIT_CANNOT_CREATE if another process holds the lock or the folder cannot be created, EXIT_CONFIG
+ * for a refused difference. */
 bool run_folder_open(RunFolder *run, const Config *config, const RunRequest *request, char *err,
                      size_t n, ExitCode *code);
-/* Returns the path of the folder that run_folder_open would take now, or try to take; NULL if it
- * finds none. Locks, writes and prints nothing. The caller frees the result. */
+/* Returns the path of the folder that run_folder_open would now choose or fail on; NULL if it would
+ * find none. Locks, writes and prints nothing. The caller frees the result. */
 char *run_folder_chosen(const Config *config, const RunRequest *request);
 /* Returns the stored config of the run that run_folder_open would continue now, or NULL if it would
  * start a new one. Locks, writes and prints nothing. The caller frees the result. */

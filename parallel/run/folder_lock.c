@@ -30,7 +30,8 @@ static void read_record(int fd, char record[LOCK_BYTES + 1])
 static void write_record(const FolderLock *lock, const char *path)
 {
     char record[LOCK_BYTES + 1], text[LOCK_BYTES], host[65] = "";
-    /* The process that a user can stop: ranks that are processes ignore the signals for that. */
+    /* The process that a user can stop: the parent if ranks are processes, because these ignore
+     * stop signals. */
     pid_t process = launch_parent() ? launch_parent() : getpid();
     gethostname(host, sizeof host - 1);
     snprintf(text, sizeof text, "attempt %d, process %ld on %s", lock->attempt, (long)process,
@@ -71,7 +72,7 @@ typedef enum { LOCKED, HELD_ALREADY, HELD_BY_ANOTHER, NOT_LOCKED } LockResult;
  *   HELD_ALREADY     `own` still holds the lock
  *   HELD_BY_ANOTHER  another process holds it; sets err
  *   NOT_LOCKED       opening or locking failed; sets err
- * In all cases but LOCKED, *fd is -1. The messages name the folder `path`. */
+ * In all cases except LOCKED, *fd is -1. The messages name the folder `path`. */
 static LockResult lock_file(const char *path, const char *file, int own, int *fd, char *err,
                             size_t n)
 {
@@ -129,7 +130,8 @@ bool folder_lock_take(FolderLock *lock, const char *path, char *err, size_t n)
         lock->folder = -1;
     }
     read_record(lock->file, record);
-    /* At most nine digits are read, so the next number fits in an int whatever the file says. */
+    /* At most nine digits are read, so the next number fits in an int whatever the file contains.
+     */
     if (sscanf(record, "attempt %9d", &lock->attempt) == 1) lock->attempt++;
     if (lock->attempt < 0) lock->attempt = 0;
     write_record(lock, path);

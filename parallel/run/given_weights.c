@@ -1,4 +1,4 @@
-/* given_weights.c -- finds and opens the weights that a path names. See given_weights.h. */
+/* given_weights.c -- finds and opens the weights at a path. See given_weights.h. */
 #include "parallel/run/given_weights.h"
 
 #include "data/identity.h"
@@ -32,8 +32,8 @@ static bool open_of_run(RunInit *from, const char *path, Checkpoint **c, char *e
     return *c != NULL || error_set(err, n, "this run has no checkpoint that can be opened");
 }
 
-/* Returns the validation loss that the run of the checkpoint has measured at its step; NaN if it
- * has not, or if the checkpoint is not in the folder of a run. */
+/* Returns the validation loss that the checkpoint's run has measured at its step; NaN if it has
+ * measured none there, or if the checkpoint is not in a run folder. */
 static double loss_of(const char *path, int64_t step)
 {
     char ignored[512];
@@ -144,7 +144,7 @@ static char *tokenizer_folder(const RunInit *from)
     return NULL;
 }
 
-/* Compares the tokenizers as the checkpoint's manifest and the data's identity know them. */
+/* Compares the tokenizers recorded in the checkpoint's manifest and in the data's identity. */
 static Tokenizers compare_identities(const Checkpoint *c, const char *is)
 {
     static const char none[] = "tokenizer none", some[] = "tokenizer ";
@@ -163,7 +163,7 @@ Tokenizers given_weights_tokenizer(const GivenWeights *w, const RunInit *from, c
     bool missing = true, compared = folder && data->tokenizer;
     error_set(err, n, "the data have no tokenizer to compare with");
     if (compared && from->hf && !hf_tokenizer_check(folder, err, n))
-        missing = false; /* err says which file may not be read */
+        missing = false; /* err names the file that cannot be read */
     else if (compared)
         tokenizer_load(folder, &theirs, &missing, err, n);
     if (folder == NULL || missing) error_set(err, n, "no tokenizer is there");

@@ -29,8 +29,8 @@ static const char *say_spike(const StepRecord *r, char *out, size_t n)
     return out;
 }
 
-/* Warns about a spike. Under the policy "warn" only the first of several in a row is told: with a
- * loss that stays high, there is one in every step until the median has followed. */
+/* Warns about a spike. Under the policy "warn" it reports only the first of several in a row: if
+ * the loss stays high, every step is a spike until the median has risen, too. */
 static void warn_spike(const Run *run, const StepRecord *r)
 {
     char what[160];
@@ -53,9 +53,9 @@ static void warn_skipped(const StepRecord *r)
                     (long long)r->step, (long long)r->skips_in_row);
 }
 
-/* Returns whether so many updates in a row were skipped that the run may not go on like this. A
- * dynamic loss scale finds its value by skipping steps. There only an overflow at the smallest
- * scale counts, which the device reports in `stop`, and spikes. */
+/* Returns whether too many updates in a row were skipped for the run to continue. A dynamic loss
+ * scale adapts by skipping steps, so with one only spikes count, and an overflow at the smallest
+ * scale, which the device reports in `stop`. */
 static bool too_many_skipped(const Config *c, const StepRecord *r)
 {
     bool dynamic = c->fp16.enabled && c->fp16.loss_scale == 0;
@@ -123,7 +123,7 @@ static bool has_older(const Run *run)
     return older > 0;
 }
 
-/* Writes what to do instead, the end of the message. */
+/* Writes the end of the message: what to do instead. */
 static const char *say_instead(const Run *run, bool older, char *out, size_t n)
 {
     const StepRecord *r = &run->records.event;

@@ -22,7 +22,7 @@ typedef struct {
     ParamTable table;
     Piece *weights;
     int *index; /* for each parameter: number of its tensor in the source */
-    void *rows; /* rows of a source tensor, in its dtype */
+    void *rows; /* rows of a source tensor, in the source's dtype */
     size_t rows_bytes;
     int64_t overflows; /* finite weights that became infinite in the run's dtype, */
     int overflowed;    /* the source's number of the first tensor that has any */
@@ -33,7 +33,8 @@ typedef struct {
 
 /* ---- the weights ----------------------------------------------------------------------------- */
 
-/* Reads elements of a weight: the source's whole rows that have them, converted. */
+/* Reads elements of a weight: reads the whole rows that contain them from the source, and converts
+ * them. */
 static bool read_weight(void *context, int weight, int64_t from, int64_t count, void *out,
                         char *err, size_t n)
 {

@@ -1,4 +1,4 @@
-/* imported.h -- makes a run folder of weights that another program has written. */
+/* imported.h -- creates a run folder from weights that another program has written. */
 #ifndef PARALLEL_RUN_IMPORTED_H
 #define PARALLEL_RUN_IMPORTED_H
 
@@ -28,15 +28,15 @@ typedef struct {
     int64_t rounded;    /* tensors that the source has in another dtype */
 } ImportedResult;
 
-/* Makes the folder `out`: config.json, the other files, and checkpoints/step_00000000
- * with the weights in the config's dtype and no optimizer states. Weights are read and written
- * window by window. First checks that the source has exactly the model's tensors, and that the disk
- * has room. Finite weights that become infinite in the config's dtype are an error. Everything is
- * written to a folder beside `out`, which is renamed at the end, so that an import that fails or is
- * killed leaves nothing called `out`.
+/* Creates the folder `out`: config.json, the other files, and checkpoints/step_00000000 with the
+ * weights in the config's dtype and no optimizer states. Weights are read and written window by
+ * window. First checks that the source has exactly the model's tensors, and that the disk has room.
+ * Finite weights that become infinite in the config's dtype are an error. Everything is written to
+ * a temporary folder next to `out`, which is renamed to `out` at the end, so an import that fails
+ * or is killed leaves no `out`.
  *
- * `out` must not exist, or be an empty folder. Returns false and sets err and *code on failure; if
- * tensors do not fit, they have been printed to stderr, one in a line. */
+ * `out` must not exist, or be an empty folder. Returns false and sets err and *code on failure;
+ * tensors that do not fit are printed to stderr, one per line. */
 bool imported_run_write(const char *out, const ImportedRun *run, ImportedResult *result, char *err,
                         size_t n, ExitCode *code);
 

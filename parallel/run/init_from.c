@@ -26,8 +26,8 @@ static char *place_of(const Config *config)
 
 /* ---- checking -------------------------------------------------------------------------------- */
 
-/* Ends the program if the weights belong to another tokenizer than the run's, unless the config
- * allows that. Sets from->same_ids. */
+/* Ends the program if the weights were trained with another tokenizer than the run's, unless the
+ * config allows that. Sets from->same_ids. */
 static void check_tokenizer(const Run *run, RunInit *from, const GivenWeights *w, const char *place)
 {
     char err[1024], *path;
@@ -46,8 +46,8 @@ static void check_tokenizer(const Run *run, RunInit *from, const GivenWeights *w
     free(path);
 }
 
-/* Says which keys of the model give the weights another meaning here than where they were trained,
- * although all shapes fit. */
+/* Prints which keys of the model differ from those with which the weights were trained, although
+ * all shapes fit. */
 static void print_model_changes(const Run *run, const RunInit *from, const GivenWeights *w)
 {
     static const char *const quiet[] = {"model.vocab_size", "model.max_position_embeddings",
@@ -87,7 +87,7 @@ static void check_shapes(const Run *run, const RunInit *from, const GivenWeights
     free(weights);
 }
 
-/* Returns whether the run goes on from checkpoints of its own. */
+/* Returns whether the run resumes from its own checkpoints. */
 static bool has_checkpoints(const Run *run)
 {
     char ignored[512];
@@ -97,7 +97,7 @@ static bool has_checkpoints(const Run *run)
     int n = folder ? checkpoint_list(folder, &steps, ignored, sizeof ignored) : 0;
     free(steps);
     free(folder);
-    return n != 0; /* if they cannot be listed, the start will say why */
+    return n != 0; /* if they cannot be listed, the start will report why */
 }
 
 void init_from_find(Run *run)

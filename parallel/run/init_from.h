@@ -1,18 +1,18 @@
-/* init_from.h -- checkpoint.init_from: a new run begins with weights from elsewhere, and with
- * nothing else: steps, data, schedule and optimizer are those of any new run. Once the run has
- * saved, it goes on from its own checkpoints, and the source is not needed any more. */
+/* init_from.h -- checkpoint.init_from: a new run begins with weights from elsewhere. Nothing else
+ * is taken: steps, data, schedule and optimizer states are those of any new run. Once the run has
+ * saved, it resumes from its own checkpoints, and the source is no longer needed. */
 #ifndef PARALLEL_RUN_INIT_FROM_H
 #define PARALLEL_RUN_INIT_FROM_H
 
 #include "parallel/run/run.h"
 
 /* Finds what checkpoint.init_from names, if the config has it and the run will begin at step 0, and
- * checks that the weights fit the model of the run's session and belong to its tokenizer. Reads
- * only headers, and writes nothing. Ends the program if they cannot be used. Called on rank 0,
- * before the run's folder is chosen; a dry run calls it, too. */
+ * checks that the weights fit the model of the run's session and were trained with its tokenizer.
+ * Reads only headers, and writes nothing. Ends the program if they cannot be used. Called on rank
+ * 0, before the run's folder is chosen; a dry run calls it, too. */
 void init_from_find(Run *run);
-/* Chooses the run's own checkpoint of step 0 with weights alone (checkpoint_weights_only), as an
- * import makes it. All ranks call it before init_from_take. */
+/* Chooses the run's own checkpoint of step 0 with weights alone (checkpoint_weights_only), which an
+ * import has written. All ranks call it before init_from_take. */
 void init_from_own(Run *run, const Checkpoint *beginning);
 /* Reads the weights that init_from_find has found on rank 0, or that init_from_own has chosen, into
  * the allocated trainer, and prints where they came from. Returns false if there is nothing to

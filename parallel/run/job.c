@@ -1,4 +1,4 @@
-/* job.c -- reads what SLURM's variables say about the job of a run, and watches its end. */
+/* job.c -- reads the batch job of a run from SLURM's variables, and watches its end. */
 #include "parallel/run/job.h"
 
 #include "model/core/check.h"
@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* SLURM looks at limits about once a minute. A short job keeps a tenth of its time. */
+/* SLURM checks limits about once a minute. For a short job the slack is a tenth of its time. */
 static const double MOST_SLACK = 60, SLACK_SHARE = 0.1;
-/* The value of a limit in SLURM that is not set, or has none. */
+/* SLURM's value of a limit that is not set, or is unlimited. */
 static const double NO_LIMIT = 4294967294.0;
 
 /* Returns the value of a variable, or NULL if it is not set or empty. */
@@ -29,8 +29,8 @@ static bool is_number(const char *text, size_t most)
     return digits > 0 && digits <= most && text[digits] == '\0';
 }
 
-/* Writes the machines to text[0..n): the list, or how many they are if it is long. Nothing if it is
- * no list. */
+/* Writes the machines to text[0..n): the list, or their number if the list is long; nothing if it
+ * is not a valid list. */
 static void add_machines(char *text, size_t n, const char *list)
 {
     enum { LONG = 80 };
@@ -45,7 +45,7 @@ static void add_machines(char *text, size_t n, const char *list)
     string_list_free(&names);
 }
 
-/* Reads digits as a number; a double has enough of them for times. */
+/* Reads digits as a number; a double is precise enough for times. */
 static double number(const char *digits)
 {
     double value = 0;

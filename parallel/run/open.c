@@ -31,7 +31,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Sets the number of ranks: the one that was given, or else that of the run that goes on, or 1. */
+/* Sets the number of ranks: the given one, or else that of the run that is continued, or 1. */
 static void settle_ranks(RunArguments *a, const Config *config)
 {
     bool given = a->ranks > 0;
@@ -40,18 +40,18 @@ static void settle_ranks(RunArguments *a, const Config *config)
         fail(EXIT_CONFIG, "%s: _world: %lld ranks are more than %d; give --ranks", a->config,
              (long long)config->world, LAUNCH_MAX_RANKS);
     if (!given) a->ranks = a->run != NULL && config->world > 0 ? config->world : 1;
-    /* A run of several ranks that goes on leaves no task of a job idle. */
+    /* If a run of several ranks is continued, no task of the job is idle. */
     started_by_require(given || a->ranks > 1 ? a->ranks : 0);
 }
 
-/* Returns whether the console prints JSON lines. --json holds for one start of the run and is not
+/* Returns whether the console prints JSON lines. --json applies to one start of the run and is not
  * stored in its config; logging.json is. */
 static bool speaks_json(const Run *run)
 {
     return run->config->logging.json || run->arguments.json;
 }
 
-/* Reads in which batch job the run was started, and prints it. */
+/* Reads which batch job the run was started in, and prints it. */
 static void read_job(BatchJob *job)
 {
     char err[512];
@@ -68,7 +68,7 @@ void run_configure(Run *run, const RunArguments *a)
 {
     ConfigReport report = {0};
     *run = (Run){.arguments = *a, .started = seconds_now()};
-    /* The ranks of a launcher count as given. */
+    /* Ranks that a launcher has started count as given by the user. */
     int64_t ranks = run->arguments.ranks = launch_count(a->ranks, 0, a->kind);
     if (launch_joined() && strcmp(a->config, "-") == 0)
         fail(EXIT_USAGE, "a launcher's ranks do not share standard input: write the config to a "
@@ -125,12 +125,12 @@ void run_allocate_trainer(Run *run, const Config *config)
 {
     char err[2048];
     Device *dev = &run->trainer.session.dev;
-    MemoryMark before = memory_mark(dev); /* the run uses all memory taken from here on */
+    MemoryMark before = memory_mark(dev); /* all memory allocated from here on is the run's */
     progress_again(&run->work.progress);
     progress_print(&run->work.progress, "allocating memory and initializing the weights");
     run_take_place(run);
-    /* The ranks need not agree on this failure: the failing rank ends the whole program, while the
-     * others wait for it in here. */
+    /* The ranks need not agree on this failure: the failing rank ends all ranks, which wait for it
+     * in this function. */
     if (!trainer_allocate(&run->trainer, config, &run->data, err, sizeof err))
         fail(EXIT_DAMAGED, "%s", err);
     trainer_warm_up(&run->trainer);
@@ -161,7 +161,7 @@ static Checkpoint *open_resume_path(const char *path)
 {
     char err[2048];
     Checkpoint *checkpoint = NULL;
-    /* Every checkpoint has a manifest; without one, the path is a run or nothing to resume from. */
+    /* Every checkpoint has a manifest; without one, the path is a run folder, or unsuitable. */
     char *manifest = text_format("%s/manifest.json", path);
     bool there = access(manifest, F_OK) == 0;
     if (!there && errno == EACCES) fail(EXIT_PERMISSION, "--resume %s: %s", path, strerror(EACCES));
@@ -293,7 +293,7 @@ static void open_metrics(Run *run, int64_t resumed_step)
     if (!metrics_open(&run->output.metrics, &options, err, sizeof err))
         fail(EXIT_INPUT_OUTPUT, "%s", err);
     free(events);
-    /* The stored config of a run that goes on is always called config.json. */
+    /* The stored config of a continued run is always called config.json. */
     char *name = json_string(run->arguments.run ? path_name(run->arguments.run) : c->name);
     char *job = json_string(run->job.text);
     char *fields =
@@ -342,7 +342,7 @@ static void describe_run(Run *run, const Checkpoint *checkpoint, bool same_run)
         fail(EXIT_INPUT_OUTPUT, "%s", err);
 }
 
-/* Takes up the run where the checkpoint ends. */
+/* Continues the run where the checkpoint ends. */
 static void take_up(Run *run, const Checkpoint *checkpoint, bool same_run)
 {
     run_take_up(run, same_run);

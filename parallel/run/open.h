@@ -6,7 +6,7 @@
 #include "parallel/report/pace.h"
 #include "parallel/run/run.h"
 
-/* Returns what the command line says about the run's folder. */
+/* Returns the options of the command line that concern the run's folder. */
 RunRequest run_request(const Run *run);
 /* Allocates and warms up the trainer for the run's data, and prints the device and the number of
  * windows. `config` is the run's config or, for a dry run, its variant with one micro-batch. Ends

@@ -53,16 +53,15 @@ typedef struct {
         .at = offsetof(OpenedArguments, newest)                                                    \
     }
 
-/* Opens the run or checkpoint that the arguments name. Opens the data only if `with_data`: text can
- * be generated on a machine without the corpus. Text data are tokenized with the run's own
- * tokenizer, even if the text has changed since training. On failure prints an error message and
- * ends the program. */
+/* Opens the run or checkpoint that the arguments name. Opens the data only if `with_data`:
+ * generating text needs no corpus. Text data are tokenized with the run's own tokenizer, even if
+ * the text has changed since training. On failure prints an error message and ends the program. */
 void opened_run_open(OpenedRun *run, const OpenedArguments *arguments, bool with_data);
 void opened_run_close(OpenedRun *run);
 
-/* One rank's part of an opened run: a session that has read the weights of the chosen checkpoint,
- * or of the one that `path` names. Rank 0 has printed to stderr which one was chosen: "best: step
- * 25, val 5.0624". */
+/* One rank's part of an opened run: a session with the weights of the chosen checkpoint, or of the
+ * one that `path` names. Rank 0 has printed to stderr which checkpoint was chosen: "best: step 25,
+ * val 5.0624". */
 typedef struct {
     const OpenedRun *run;
     Session session;
@@ -70,9 +69,9 @@ typedef struct {
     bool leads; /* this is rank 0, which prints */
     Progress progress;
 } OpenedRank;
-/* The work of one rank; returns the exit code. It allocates its memory, makes each computation once
- * for what happens only at a first use, and calls opened_rank_connect. Then the weights can be
- * used. Before it releases memory it calls session_meet. */
+/* The work of one rank; returns the exit code. It must allocate its memory, run each computation
+ * once (because a first use may load kernels), and call opened_rank_connect. Then the weights can
+ * be used. Before it releases memory it must call session_meet. */
 typedef int (*OpenedBody)(OpenedRank *rank, void *context);
 /* Connects the ranks (session_connect) and publishes the weights. All ranks must call it. */
 void opened_rank_connect(OpenedRank *rank);

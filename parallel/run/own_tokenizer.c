@@ -26,9 +26,9 @@ static bool same_file(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Returns whether the config would take another tokenizer than the run's, `own`, without that --set
- * names it: one that is trained on the text, or a file. A folder that was moved has the path in its
- * config where it was, and something else may be there now. */
+/* Returns whether the config would use another tokenizer than the run's, `own`, although no --set
+ * names one: a tokenizer trained on the text, or a file. If the folder was moved, its config still
+ * has the old path, where there may be another file now. */
 static bool takes_other(const Config *config, const char *own)
 {
     static const char key[] = "data.tokenizer";

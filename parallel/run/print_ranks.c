@@ -19,8 +19,9 @@ void run_check_schedules(const Config *config)
     if (spec.stages == 1) return;
     CHECK(schedule_check(&spec, err, sizeof err), "the schedule of a step: %s", err);
     spec.evaluate = true;
-    /* The largest evaluation and all small ones; of those between, which differ only in their
-     * number of micro-batches, fewer and fewer: with 126 stages, all would take four seconds. */
+    /* Checks the largest evaluation and all small ones. Between these, evaluations differ only in
+     * their number of micro-batches, so only a decreasing part of them is checked: with 126 stages,
+     * all would take four seconds. */
     int64_t group = evaluate_group((GridPlace){.pp = spec.stages});
     for (int64_t n = 1; n <= group; n += n < group ? min_i64(1 + n / 16, group - n) : 1) {
         spec.micros = n;
@@ -51,7 +52,8 @@ static void print_bubble_advice(const Config *config)
               100 * share, (long long)schedule_micros_for_half_bubble(&spec));
 }
 
-/* Warns about shard groups that send over the borders of machines in every micro-batch. */
+/* Warns about shard groups that span machines, and so send data between them in every micro-batch.
+ */
 static void warn_of_groups(const Run *run)
 {
     GridPlace size = run->trainer.session.grid.size;
@@ -62,8 +64,8 @@ static void warn_of_groups(const Run *run)
                 config_origin(run->config, "parallel.shard"), shard);
 }
 
-/* Writes on how many machines the ranks are, as " on 2 machines, 8 each", or "" if it is one;
- * returns `text`. */
+/* Writes on how many machines the ranks are, such as " on 2 machines, 8 each", or "" for one
+ * machine; returns `text`. */
 static char *machines_text(const Comm *world, char *text, size_t n)
 {
     int count = machines_of(world).count, least = world->size, most = 0;
@@ -106,7 +108,7 @@ void run_print_ranks(Run *run)
     int ranks = run->world->size, threads = pool_threads(dev->pool), cores = pool_allowed_cores();
     if (ranks == 1) return;
     int sharing = machines_share_cores(run->world);
-    /* Ranks with different kernels would round differently, so their replicas would drift apart. */
+    /* Ranks with different kernels would round differently, so their replicas would diverge. */
     control_require_alike(run->world, "computes on", device_describe(dev, text, sizeof text),
                           "set device, cpu.level, cpu.blas and cpu.threads so that all are alike");
     grid_size_text(run->trainer.session.grid.size, text, sizeof text);

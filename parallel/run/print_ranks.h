@@ -11,8 +11,8 @@
  * forward pass. For gpipe and 1f1b it is (stages - 1) / (micro-batches + stages - 1). */
 char *run_schedule_text(const Config *config, char *text, size_t n);
 /* Checks that the schedules of all stages match: each send has its receive, in an order without
- * deadlock. Ends the program if they do not, as that is a bug. One rank checks all stages, because
- * a single stage's schedule cannot show a mismatch. */
+ * deadlock. Ends the program if they do not, because that is a bug. One rank checks all stages,
+ * because a single stage's schedule does not reveal a mismatch. */
 void run_check_schedules(const Config *config);
 /* Prints one line about the ranks and how they divide the work, if there are several. First ends
  * the program (EXIT_CONFIG) if the ranks do not all compute on the same kind of device. All ranks

@@ -8,7 +8,7 @@
 
 /* Commands that only read a config call this option --world. Every command accepts both names. */
 #define RANKS_ALSO "--world"
-/* The end of the error message about more ranks than a command starts by itself. */
+/* The end of the error message for more ranks than a command can start. */
 #define RANKS_BEYOND                                                                               \
     "; more ranks need a launcher, such as srun, which starts them on several machines"
 

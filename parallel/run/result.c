@@ -56,7 +56,7 @@ static char *copy_of(const cJSON *object, const char *key)
     return cJSON_IsString(item) ? must_strdup(item->valuestring) : NULL;
 }
 
-/* Reads the sets, without those that have no number of targets. */
+/* Reads the sets, except those without a number of targets. */
 static void read_sets(RunResult *r, const cJSON *sets)
 {
     if (!cJSON_IsObject(sets)) return;

@@ -30,8 +30,8 @@ typedef struct {
 /* Returns the text of result.json; the caller frees it. */
 char *run_result_text(const RunResult *result);
 /* Parses the text of result.json. Returns false and clears *result unless the text is one JSON
- * object with the integers "steps" and "tokens". The run then counts as unfinished, so the next
- * start evaluates and samples once more. */
+ * object with the integers "steps" and "tokens". After false the run counts as unfinished, so the
+ * next start evaluates and samples once more. */
 bool run_result_parse(RunResult *result, const char *text, size_t bytes);
 void run_result_free(RunResult *result);
 

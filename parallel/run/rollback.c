@@ -1,4 +1,4 @@
-/* rollback.c -- goes back to the newest checkpoint before an event, and leaves out the data since.
+/* rollback.c -- goes back to the newest checkpoint before an event, and skips the data in between.
  * See rollback.h. */
 #include "parallel/run/rollback.h"
 
@@ -54,7 +54,7 @@ static Checkpoint *find_checkpoint(Run *run)
     return c;
 }
 
-/* Loads weights, optimizer states and step state, and moves the place in the data to the first
+/* Loads weights, optimizer states and step state, and moves the position in the data to the first
  * sample after the event. */
 static void load(Run *run, Checkpoint *c)
 {
@@ -65,14 +65,14 @@ static void load(Run *run, Checkpoint *c)
     bool ok = trainer_load(t, c, err, sizeof err);
     run_require(run, ok, EXIT_DAMAGED, err, sizeof err);
     StepState s = trainer_state(t);
-    /* Of the event, not of the checkpoint: after a second rollback to the same checkpoint, both
-     * count. */
+    /* Computed from the event, not from the checkpoint: after a second rollback to the same
+     * checkpoint, both rollbacks must count. */
     s.data_offset = event->samples + event->data_offset - s.samples;
     s.rollbacks = event->rollbacks + 1;
     trainer_set_state(t, s);
 }
 
-/* Warns, and writes the line "rollback" of the first step that is made anew. */
+/* Prints a warning, and writes a line "rollback" for the first step that is repeated. */
 static void tell(Run *run, const Checkpoint *c)
 {
     char why[200], text[400];
@@ -89,7 +89,7 @@ static void tell(Run *run, const Checkpoint *c)
     if (run->lead) metrics_note(run->output.metrics, "rollback", from->steps + 1, text);
 }
 
-/* Takes the files and the figures of the run back to the step of the checkpoint.
+/* Resets the files and the figures of the run to the step of the checkpoint.
  *
  * The metrics go back last. If the run is killed before, the next start resumes from the newest
  * checkpoint that is left, and the metrics still have all steps up to it. For the same reason a run

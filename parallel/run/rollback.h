@@ -1,10 +1,10 @@
-/* rollback.h -- a run goes back to a checkpoint and goes on from there with other data
- * (health.policy "rollback"); and what a run does after it has loaded a checkpoint.
+/* rollback.h -- lets a run go back to a checkpoint and continue from there with later data
+ * (health.policy "rollback"); also what a run does after it has loaded any checkpoint.
  *
- * A rollback depends only on the training: on the step whose record asks for it, and on the newest
- * checkpoint before it whose step checkpoint.save_interval names. Nothing is written to that
- * checkpoint. So a run that is killed at any time afterwards resumes from it, or from a later one
- * of its new way, and goes the same way again. */
+ * A rollback depends on the training alone: on the step whose record causes it, and on the newest
+ * checkpoint before that step that checkpoint.save_interval has saved. That checkpoint is not
+ * changed. So a run that is killed at any time afterwards resumes from it, or from a checkpoint
+ * saved after the rollback, and makes the same steps again. */
 #ifndef PARALLEL_RUN_ROLLBACK_H
 #define PARALLEL_RUN_ROLLBACK_H
 
@@ -13,7 +13,7 @@
 /* Sets run->records after a checkpoint was loaded: the totals from its state and, if the metrics
  * are those of the same run, the last loss from them, which rank 0 shares. All ranks call it. */
 void run_take_up(Run *run, bool same_run);
-/* Begins to measure speed and to agree on stops from this step on. */
+/* Starts the measurement of speed and the agreements on stops anew at this step. */
 void run_begin_here(Run *run);
 
 #endif

@@ -38,7 +38,7 @@ typedef struct {
 typedef struct {
     StepRecord last;  /* of the newest step */
     bool last_known;  /* `last` has the loss; false: only totals, read from a checkpoint */
-    StepRecord event; /* the first record that ends the run or lets it go back; step 0: none */
+    StepRecord event; /* the first record that ends the run or makes it go back; step 0: none */
     bool goes_back;   /* all ranks know the event, and the run goes back to a checkpoint */
     bool spiking;     /* the loss of the newest step was a spike */
     EvalRecord eval;  /* of the newest evaluation */
@@ -68,11 +68,11 @@ typedef struct {
     double seconds;      /* of this attempt's longest save, to its commit; 0: it has made none */
     int64_t saved_step;  /* of the newest checkpoint, which is committed; -1: there is none */
     ExitCode error;      /* why the last save failed; EXIT_OK: it succeeded */
-    int64_t warned_step; /* the newest step of which the failure to save it was told; 0: none */
+    int64_t warned_step; /* the newest step whose failed save was reported; 0: none */
     bool last_try;       /* the next save is the run's last one */
     bool keeping_warned; /* the warning that no older checkpoint is removed has been printed */
     SavedHealth health;  /* of the newest save that was begun */
-    Comparisons compared, between; /* of replicas: before that save, and by interval since a line */
+    Comparisons compared, between; /* of replicas: before that save; by interval, not reported */
 } RunSaving;
 
 /* The validation loss of the run so far. All ranks have the same values. */
@@ -91,23 +91,23 @@ typedef struct {
     char kind[24];   /* "checkpoint", "best checkpoint", "newest checkpoint", ... */
     int64_t step;    /* of the checkpoint */
     double val_loss; /* its validation loss in nats a token; NaN: not known */
-    bool same_ids;   /* token ids mean the same there and here, or the user says so */
+    bool same_ids;   /* token ids mean the same in both, or the user says so */
 } RunInit;
 
 /* The work in progress: a step, an evaluation or a sample. */
 typedef struct {
     Progress progress;
     double start;
-    const char *doing;     /* what a request to stop is told; NULL: a step is under way */
+    const char *doing;     /* reply to a stop request; NULL: a step is under way */
     const char *set;       /* the set of eval.sets that is evaluated; NULL: none */
     double stop_looked_at; /* time of the last check for RUN/STOP */
 } RunWork;
 
-/* When all ranks agree next on whether to stop. All ranks have the same `next` and `worked`. */
+/* When all ranks next agree on whether to stop. `next` and `worked` are the same on all ranks. */
 typedef struct {
     int64_t next; /* after this step */
-    bool worked;  /* or now: they have evaluated, sampled or saved since the last time */
-    /* On rank 0, of the last time: seconds_now(), the step, and how many steps the device had
+    bool worked;  /* or now, because they have evaluated, sampled or saved since */
+    /* On rank 0, at the last agreement: seconds_now(), the step, and how many steps the device had
      * ended. */
     double last;
     int64_t last_step, reached;
@@ -132,7 +132,7 @@ typedef struct {
     DataSet data;
     double started; /* seconds_now() when the program started the run */
     BatchJob job;
-    ExitCode no_data; /* why a dry run uses random tokens; EXIT_OK: its data were opened */
+    ExitCode no_data; /* why a dry run uses random tokens; EXIT_OK: it does not */
 
     Comm *world; /* of all ranks; NULL before they start */
     /* This is rank 0, which holds the folder's lock, writes all files except the other ranks' parts
@@ -156,8 +156,8 @@ typedef struct {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Fills arguments from argv. Returns false if the program is to end with *code, after printing
- * help, the version or an error message about the command line. */
+/* Fills arguments from argv. Returns false if help, the version or an error message about the
+ * command line has been printed and the program must exit with *code. */
 bool run_arguments(RunArguments *arguments, int argc, char **argv, int *code);
 void run_arguments_free(RunArguments *arguments);
 /* Reads and checks the config. */
@@ -191,11 +191,11 @@ void run_catch_up(Run *run);
 /* Reports after a step: writes its records to metrics.jsonl, updates the live line, and prints a
  * row of the table if one is due. */
 void run_report(Run *run);
-/* If a record says that the run must go back to a checkpoint (health.policy), does so and returns
- * true on all ranks. All ranks call it after each step. */
+/* If a record requires that the run goes back to a checkpoint (health.policy), goes back and
+ * returns true on all ranks. All ranks call it after each step. */
 bool run_goes_back(Run *run);
 /* Returns whether the run has made its last step: train_steps is reached, or the last eval.patience
- * evaluations brought no lower loss. All ranks get the same answer. */
+ * evaluations brought no lower loss. All ranks get the same result. */
 bool run_is_over(const Run *run);
 void run_save_if_due(Run *run);
 void run_evaluate_if_due(Run *run);

@@ -1,4 +1,4 @@
-/* run_path.h -- paths of a command line that name a run folder or one of its checkpoints. */
+/* run_path.h -- command-line paths that name a run folder or one of its checkpoints. */
 #ifndef PARALLEL_RUN_RUN_PATH_H
 #define PARALLEL_RUN_RUN_PATH_H
 

@@ -1,4 +1,5 @@
-/* run_ranks.c -- starts the ranks of a run, lets them agree and share, and opens their logs. */
+/* run_ranks.c -- starts the ranks of a run, makes them agree on errors, shares rank 0's folder, and
+ * opens the logs. */
 #include "parallel/run/run_ranks.h"
 
 #include "model/core/log.h"
@@ -27,7 +28,7 @@ static int live(Comm *world, void *context)
     run->lead = world->rank == 0;
     run_speak_for_all(run);
     int code = ranks->rank(run);
-    /* The result of a run is its folder, so lost output is only a warning. */
+    /* The result of a run is its folder, so lost output only causes a warning. */
     if (run->lead && run->arguments.dry_run) return output_checked(code);
     run_check_console(run);
     return code;
@@ -88,7 +89,7 @@ void run_speak_for_all(const Run *run)
     if (run->lead) log_set_rank(0, NULL);
 }
 
-/* A rank's process writes its errors from any of its threads. */
+/* Any thread of a rank's process may write errors to it. */
 static void set_log(FILE *log)
 {
     if (launch_parent() != 0 || launch_joined())

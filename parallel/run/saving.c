@@ -1,5 +1,5 @@
-/* saving.c -- the saves of a run: when they are due, what they warn of, and what becomes of older
- * checkpoints. See saving.h. */
+/* saving.c -- the saves of a run: when they are due, their warnings, and when older checkpoints are
+ * removed. See saving.h. */
 #include "parallel/run/saving.h"
 
 #include "model/core/clock.h"
@@ -17,11 +17,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A loss more than this many times that of uniform guessing is neither the start of a training nor
- * the noise of a batch: the run has diverged. */
+/* If the loss is more than this many times that of uniform guessing, the run has diverged: neither
+ * an untrained model nor the noise of a batch explains it. */
 enum { MUCH_WORSE = 4 };
 
-/* The same for a record, of which only the totals may be known. records.spiking is of its step. */
+/* The same for a record. `known` is false if only its totals are known. records.spiking must be of
+ * its step. */
 static bool is_healthy(const Run *run, const StepRecord *r, bool known, char *why, size_t n)
 {
     double uniform = log((double)run->config->model.vocab_size);
@@ -48,7 +49,7 @@ void run_note_saved_health(Run *run, const StepRecord *r)
     h->good = is_healthy(run, r, true, h->why, sizeof h->why);
 }
 
-/* Looks at the health of the present step, whose record may not have arrived yet. */
+/* Stores the health of the current step, whose record may not have arrived yet. */
 static void begin_health(Run *run)
 {
     SavedHealth *h = &run->saving.health;
@@ -57,8 +58,7 @@ static void begin_health(Run *run)
     h->good = h->known && run_is_healthy(run, h->why, sizeof h->why);
 }
 
-/* Returns text that says when a failed save is tried again, for the end of a warning; "" if never.
- */
+/* Returns the end of a warning: when a failed save is tried again; "" if never. */
 static const char *next_try(const Run *run)
 {
     const Config *c = run->config;
@@ -89,21 +89,21 @@ static void warn_keeping(Run *run)
     run->saving.keeping_warned = true;
 }
 
-/* If the training was unhealthy at the saved step, the older checkpoints are the good ones, so none
- * is removed. Later steps change nothing: what is removed must not depend on how long the save
+/* If the training was unhealthy at the saved step, only the older checkpoints can be trusted, so
+ * none is removed. Later steps do not matter: what is removed must not depend on how long the save
  * takes. */
 static void look_at_health(Run *run)
 {
     const SavedHealth *h = &run->saving.health;
     run->trainer.keep_all = !h->good;
     if (h->known) warn_keeping(run);
-    /* A run that may go back keeps the checkpoints to which it would, until it has saved the next
-     * of them: whether it was stopped in between must not change where it goes (rollback.h). */
+    /* A run that may go back keeps the checkpoint to which it would go back, until it has saved the
+     * next regular one: a stop in between must not change where it goes (rollback.h). */
     run->trainer.keep_all |= run->config->health.policy == HEALTH_ROLLBACK && !run_is_over(run) &&
                              !run_is_due(h->step, run->config->checkpoint.save_interval);
 }
 
-/* Reports a save that is committed. `work`: the seconds that it takes if it is waited for. */
+/* Reports a committed save. `work`: the seconds that the save takes if training waits for it. */
 static void saved(Run *run, const StepRecord *at, double seconds, double work, double stall)
 {
     char *path = checkpoint_path(run->folder.path, at->step);
@@ -121,7 +121,7 @@ static void saved(Run *run, const StepRecord *at, double seconds, double work, d
     free(path);
 }
 
-/* Warns once of each step, and of the last try. */
+/* Warns once for each step, and again at the last try. */
 static void not_saved(Run *run, int64_t step, const char *err)
 {
     run->saving.error = error_exit_code(err, EXIT_INPUT_OUTPUT);
@@ -131,7 +131,7 @@ static void not_saved(Run *run, int64_t step, const char *err)
     if (run->lead) metrics_note(run->output.metrics, "warn", step, err);
 }
 
-/* Looks at the state that is to be saved. */
+/* Determines the health of the state that is to be saved. */
 static void before_saving(Run *run)
 {
     run_read_records(run);
@@ -167,9 +167,9 @@ static bool folder_is_ours(Run *run, char *err, size_t n)
     return in_place;
 }
 
-/* A save that has begun: replicas are compared. */
+/* A save that has begun; replicas have been compared. */
 typedef struct {
-    double start;  /* seconds_now() at its begin */
+    double start;  /* seconds_now() when it began */
     int64_t noted; /* what end_saving needs */
 } Begun;
 
@@ -234,7 +234,7 @@ static void save_async(Run *run)
     char err[2048];
     bool alone = run->world->size == 1;
     run_await_save(run); /* there is memory for one snapshot */
-    /* A single rank does not wait for its device; the records are looked at before the commit. */
+    /* A single rank does not wait for its device; its records are read before the commit. */
     if (alone)
         begin_health(run);
     else
@@ -250,10 +250,10 @@ static void save_async(Run *run)
         return;
     }
     end_saving(run, b.noted);
-    if (!begun) save_now(run); /* the clock counts the steps for which it waits now */
+    if (!begun) save_now(run); /* the clock counts the steps that the host waits for now */
 }
 
-/* Takes the outcome of a save that has ended. */
+/* Handles the result of a save that has ended. */
 static void take_outcome(Run *run, AsyncState state, const AsyncResult *r)
 {
     if (state == ASYNC_SAVED) {
@@ -264,9 +264,9 @@ static void take_outcome(Run *run, AsyncState state, const AsyncResult *r)
     if (state != ASYNC_PENDING && state != ASYNC_NONE) run_prepare_answers(run, run->work.doing);
 }
 
-/* Looks at the records of a single rank before its save goes on, once they are there. Returns
- * whether the save is to be dropped: what ends the run had happened by its step. Where there are
- * several ranks, all of this was done before the save began. */
+/* For a single rank: reads its records once they have arrived, before its save continues. Returns
+ * whether the save is to be dropped because the event that ends the run happened at or before its
+ * step. With several ranks this is done before the save begins. */
 static bool is_to_be_dropped(Run *run)
 {
     int64_t event = run->records.event.step;

@@ -17,8 +17,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-/* Returns the run folder, or out/ without --out, if it exists; otherwise the nearest of the folders
- * in which it will be made. The caller frees it. */
+/* Returns the run folder, or out/ without --out, if it exists; otherwise the nearest existing
+ * folder above it. The caller frees it. */
 static char *nearest_folder(const char *out)
 {
     char *path = path_trimmed(out ? out : "out"), *slash;
@@ -37,7 +37,7 @@ static char *nearest_folder(const char *out)
 }
 
 /* Writes the file on rank 0, and returns its path; NULL and sets err on failure. The name is
- * random, so no machine has looked it up before and remembers that it did not exist. */
+ * random, so no machine can have cached that it does not exist. */
 static char *write_token(const char *out, char *err, size_t n)
 {
     uint64_t number = 0;

@@ -1,5 +1,5 @@
-/* signals.c -- handles the signals that stop a run, and looks for the file RUN/STOP and at the
- * clock. */
+/* signals.c -- handles the signals that stop a run, and checks the file RUN/STOP and the time
+ * limits. */
 #include "parallel/run/signals.h"
 
 #include "model/core/clock.h"
@@ -29,7 +29,7 @@ typedef struct {
     atomic_int place; /* index of the complete texts */
     bool silent;      /* another rank replies */
     bool terminal;    /* stderr is a terminal: a live line must be erased before a reply */
-    int columns;      /* the answers are folded to so many */
+    int columns;      /* columns at which the replies are wrapped */
     char doing[2][64], lost[2][160];
 } StopSignals;
 
@@ -57,7 +57,7 @@ static void answer(const char *name, const char *text, const char *end)
     Fold fold = {.columns = watch.columns, .indent = 4, .wrap = WRAP_PROSE};
     n = used + text_fold(line + used, sizeof line - used, whole, fold);
     if (n >= sizeof line) n = sizeof line - 1;
-    /* The handler must not wait for a reader that does not read: a second signal could not end the
+    /* The handler must not wait if nobody reads the output: a second signal could then not end the
      * program. */
     if (!log_can_write(STDERR_FILENO, MILLISECONDS)) return;
     ssize_t written = write(STDERR_FILENO, line, n); /* fails if the terminal is gone: ignored */
@@ -78,7 +78,7 @@ static void on_signal(int number, siginfo_t *info, void *unused)
 {
     int kept = errno, none = 0, place = watch.place;
     (void)unused;
-    /* Somebody else's signal with this number says nothing. */
+    /* A signal with this number from another process is ignored. */
     if (launch_signal() != 0 && (info->si_code != SI_QUEUE || info->si_pid != launch_parent()))
         return;
     if (launch_signal() != 0) number = info->si_value.sival_int;
@@ -95,7 +95,7 @@ static void on_signal(int number, siginfo_t *info, void *unused)
     errno = kept;
 }
 
-/* Returns whether signals reach this rank itself. */
+/* Returns whether this rank handles signals itself. */
 static bool takes_signals(const Run *run)
 {
     bool own_process = strcmp(launch_kind(run->world), "processes") == 0;
@@ -122,9 +122,9 @@ void run_watch_signals(const Run *run)
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* Formats the reply to a second signal, which says what is lost: "quit at once; steps 11 to 12 are
- * not saved: the newest checkpoint is of step 10". If every finished step is saved, it names the
- * current step (if `step`) or other work as lost. */
+/* Formats the reply to a second signal, which states what is lost: "quit at once; steps 11 to 12
+ * are not saved: the newest checkpoint is of step 10". If every finished step is saved, it names
+ * the current step (if `step`) or other work as lost. */
 static void format_lost(char *out, size_t n, const Run *run, bool step)
 {
     bool any = run->saving.saved_step >= 0;
@@ -201,7 +201,7 @@ bool run_agrees_now(const Run *run)
     return run->stops.worked || run->trainer.steps >= run->stops.next;
 }
 
-/* Returns after how many steps the ranks shall agree again, on rank 0. */
+/* On rank 0, returns after how many steps the ranks are to agree again. */
 static int64_t steps_until_next(Run *run)
 {
     static const double every = 5; /* seconds */
@@ -214,7 +214,8 @@ static int64_t steps_until_next(Run *run)
     stops->last = now;
     stops->reached = steps;
     stops->last_step = run->trainer.steps;
-    /* The device may be some steps behind the host. If it has ended none, nothing is known. */
+    /* The device may be some steps behind the host. If it has not ended any, the time of a step is
+     * not known. */
     if (done <= 0 || before <= 0) return 1;
     double left = most > 0 ? fmin(every, run->started + most - now) : every;
     left = fmin(left, seconds_of_job(run));
@@ -228,7 +229,7 @@ bool run_stop_asked(Run *run)
     int64_t wish[2] = {run_stop_seen(run), run->lead ? steps_until_next(run) : 0};
     comm_all_reduce(run->world, NULL, tensor_1d(wish, I64, 2), REDUCE_MAX);
     run->stops.next = run->trainer.steps + wish[1];
-    run->stops.worked = wish[0] != 0; /* a later call must find the same */
+    run->stops.worked = wish[0] != 0; /* a later call must have the same result */
     if (wish[1] > 1) run_prepare_answers(run, NULL);
     return wish[0] != 0;
 }

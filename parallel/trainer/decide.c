@@ -8,8 +8,8 @@
 /* ---- the decision ---------------------------------------------------------------------------- */
 
 /* Makes the sums the same on all ranks. NCCL may add equal numbers in another order in each group,
- * unless there are only two, so groups of more may have different sums. All ranks take those of the
- * first one. Other transports add in the same order everywhere, but all make the same calls. */
+ * unless there are only two, so groups of more may have different sums. All ranks take the sums of
+ * the first group. Other transports add in the same order everywhere, but make the same calls. */
 static void take_first_sums(Session *s, Tensor sums)
 {
     const GridPlace *size = &s->grid.size;
@@ -21,8 +21,8 @@ void session_sum_stats(Session *s, StepStats *stats)
 {
     Grid *grid = &s->grid;
     Tensor sums = tensor_1d(stats, F64, 3);
-    /* All ranks of a tensor-parallel group read the same targets and have the whole loss of them,
-     * so only one of them counts. */
+    /* All ranks of a tensor-parallel group read the same targets and compute their whole loss, so
+     * only one of the ranks is counted. */
     if (grid->at.tp > 0) op_fill(&s->dev, tensor_slice_rows(sums, 1, 2), 0.0);
     comm_all_reduce(&grid->tp, &s->dev, sums, REDUCE_SUM);
     comm_all_reduce(&grid->cp, &s->dev, sums, REDUCE_SUM);
@@ -36,8 +36,8 @@ void trainer_decide(Trainer *t)
     Device *dev = &t->session.dev;
     grad_norm_add(&t->norm, dev, &t->state->stats);
     session_sum_stats(&t->session, &t->state->stats);
-    /* Everything stays on the device. After an overflow neither Adam's step count nor the learning
-     * rate advances, and a host that runs ahead could not know of the overflow. */
+    /* The decision stays on the device. After an overflow neither Adam's step count nor the
+     * learning rate advances, and a host that runs ahead could not know of the overflow. */
     op_step_decide(dev, &t->state->state, &t->state->stats, &t->state->decision, t->lr_table,
                    &t->constants);
 }

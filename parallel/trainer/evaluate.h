@@ -5,12 +5,12 @@
 
 #include "parallel/trainer/trainer.h"
 
-/* Runs the first validation micro-batch once, for what happens only at a first use. Its sums are
- * not wanted. All ranks must call it together. */
+/* Runs the first validation micro-batch once, so that everything that happens only at the first use
+ * happens here. The sums are discarded. All ranks must call it together. */
 void evaluate_warm_up(Session *session, Gpt *gpt);
-/* Evaluates the next `batches` micro-batches of each rank, in groups, with whatever feed the model
- * is connected to. Returns how many were evaluated: fewer if `feed`'s watch ended it. All ranks
- * must call it together. */
+/* Evaluates the next `batches` micro-batches of each rank, in groups, from the feed to which the
+ * model is connected. Returns how many were evaluated: fewer if `feed`'s watch ended the
+ * evaluation. All ranks must call it together. */
 int64_t evaluate_batches(Feed *feed, Session *session, Gpt *gpt, int64_t batches);
 /* Computes the mean loss (nats per target) and the bits per byte over `batches` validation
  * micro-batches of each rank (0: all that the feed's loader has). `feed` must be the feed that is
@@ -23,10 +23,10 @@ int64_t evaluate_batches(Feed *feed, Session *session, Gpt *gpt, int64_t batches
 EvalRecord evaluate_model(Feed *feed, Session *session, Gpt *gpt, StepStats *stats,
                           int64_t batches);
 
-/* Evaluates a trainer's model with statistics of its own; its validation loader ends after
+/* Evaluates a trainer's model with separate statistics; the trainer's validation loader ends after
  * eval.steps micro-batches of all ranks. Changes nothing that training reads. */
 EvalRecord trainer_evaluate(Trainer *trainer, int64_t batches);
-/* Does the same on set number `set` of data->sets, each with its own eval.steps. */
+/* Does the same on set number `set` of data->sets; each set has its own eval.steps. */
 EvalRecord trainer_evaluate_set(Trainer *trainer, int set);
 /* Returns the text of up to `tokens` tokens that follow the prompt, drawn as config->eval says; the
  * caller frees it. Returns NULL if there is no tokenizer or no decoder, or if the feed's watch

@@ -24,16 +24,16 @@ typedef bool (*FeedWatch)(void *context, const Work *work);
 enum { FEED_SLOTS = 4 };
 
 /* How many micro-batches have a place on the device if `batches` of them are in use at a time: one
- * more, which is copied there while the others are in use. */
+ * more, which is copied to the device while the others are in use. */
 #define FEED_PLACES(batches) ((batches) + 1)
 
 typedef struct {
     Device *dev;
     Loader *train, *val;     /* borrowed; may be NULL if never needed */
-    bool unread;             /* nobody reads micro-batches: they are sent, but not loaded */
+    bool unread;             /* micro-batches are not read, so they are sent but not loaded */
     const int64_t *position; /* number of the step's first sample in the data, for training */
     Device copy;             /* dev's copy stream */
-    GptBatch *place;         /* places of micro-batches on the device, which take turns */
+    GptBatch *place;         /* places of micro-batches on the device, used in turn */
     GptBatch *batch;         /* the places of the micro-batches in use, by action->batch */
     int batches;             /* how many are in use at a time */
     FeedWatch watch;         /* may be NULL */
@@ -45,7 +45,7 @@ typedef struct {
     size_t bytes;             /* bytes of one place */
     char *staging;            /* page-locked host memory: FEED_SLOTS slots of `bytes` */
     Event copied[FEED_SLOTS]; /* per slot: recorded after its copy to the device */
-    Event left;               /* recorded when the latest micro-batch was sent: all work before */
+    Event left;               /* when the latest micro-batch was sent: after all earlier work */
     int64_t turn;
 } Feed;
 
@@ -64,9 +64,9 @@ void feed_close(Feed *feed);
  * ranks. Damaged data end the program (EXIT_DAMAGED). */
 GptBatch feed_batch(void *context, const Action *action);
 
-/* Starts to copy a micro-batch that was not taken from a loader to the device, as the one of this
- * action and of all later ones with its action->batch. Returns its place there. The host may reuse
- * its memory at once. For feeds of other data (score.c). */
+/* Starts to copy a micro-batch that was not taken from a loader to the device. This action and all
+ * later ones with its action->batch will use it. Returns its place there. The host may reuse its
+ * memory at once. For feeds of other data (score.c). */
 GptBatch feed_send(Feed *feed, const Action *action, const Batch *batch);
 
 /* Calls the watch and returns its result; returns true if there is no watch. */

@@ -9,8 +9,8 @@
 
 #include <stdlib.h>
 
-/* Lays out the blocks on a counted device: the states of a plan may be larger than the memory of
- * the machine that plans. */
+/* Lays out the blocks on a counted device, without memory: the states may be larger than the memory
+ * of the machine that computes the plan. */
 static void reserve(HostStates *s, Device *dev, const size_t *bytes)
 {
     for (int u = 0; u < s->units; u++) {

@@ -1,15 +1,15 @@
-/* host_states.h -- page-locked host memory for the optimizer's states
- * (zero_optimization.offload_optimizer), a block for each unit. */
+/* host_states.h -- page-locked host memory for the optimizer states
+ * (zero_optimization.offload_optimizer), one block per unit. */
 #ifndef PARALLEL_TRAINER_HOST_STATES_H
 #define PARALLEL_TRAINER_HOST_STATES_H
 
 #include "model/core/device.h"
 
 typedef struct {
-    Arena *arena; /* (units) over the blocks; those of units without states there are empty */
+    Arena *arena; /* (units) one arena per block; empty for units without states on the host */
     int units;
     size_t bytes;   /* of all blocks */
-    double seconds; /* that their allocation took */
+    double seconds; /* duration of their allocation */
 } HostStates;
 
 /* Allocates a block of bytes[u] for each unit u < units, and shows the progress on the live line:

@@ -33,7 +33,7 @@ static void slot_pieces(Trainer *t, Purpose purpose, Piece *out)
     free(extents);
 }
 
-/* Returns what a checkpoint of `state` holds besides its tensors. */
+/* Returns the contents of a checkpoint of `state`, except its tensors. */
 static CheckpointContents contents_of(const Trainer *t, const StepState *state,
                                       const char *config_text, const char *machine)
 {
@@ -111,8 +111,8 @@ static bool write_checkpoint(Trainer *t, const char *run, CheckpointContents *co
     return saved;
 }
 
-/* Returns how many checkpoints a save keeps, or 0 for all: then none is removed to make room for
- * it, either. */
+/* Returns how many checkpoints a save keeps, or 0 for all; in that case none is removed to make
+ * room for it, either. */
 static int present_keep(const Trainer *t)
 {
     return t->keep_all ? 0 : (int)t->config->checkpoint.keep;
@@ -136,13 +136,14 @@ bool trainer_save(Trainer *t, const char *run, const char *config_text, const ch
 bool trainer_save_begin(Trainer *t, const char *run, const char *config_text, const char *machine,
                         CheckpointHook hook)
 {
-    /* A single rank's state is copied with the tensors: the host need not know it. */
+    /* With a single rank the state is copied together with the tensors, so the host need not know
+     * it. */
     bool alone = t->session.world == NULL || t->session.world->size == 1;
     StepState state = alone ? (StepState){.steps = t->steps} : trainer_state(t);
     CheckpointContents contents = contents_of(t, &state, config_text, machine);
     save_pieces(t, &contents);
-    /* The snapshot is copied after all work of the compute stream, and the next update follows
-     * it. */
+    /* The snapshot is copied after all work issued to the compute stream, and before the next
+     * update. */
     optimizer_await(&t->optimizer);
     AsyncRequest request = {.run = run,
                             .contents = &contents,
@@ -200,7 +201,7 @@ bool trainer_begin_with(Trainer *t, WeightSource *source, Take *take, char *err,
     return good;
 }
 
-/* Begins with the weights of a checkpoint that has nothing else. */
+/* Loads the weights of a checkpoint that has nothing else. */
 static bool begin_alone(Trainer *t, Checkpoint *checkpoint, char *err, size_t n)
 {
     Take take = {.from = checkpoint_folder(checkpoint), .same_ids = true};

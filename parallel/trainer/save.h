@@ -15,14 +15,14 @@ void save_close(Trainer *trainer);
  * older checkpoints as config->checkpoint.keep says. All ranks return the same result. */
 bool trainer_save(Trainer *trainer, const char *run, const char *config_text, const char *machine,
                   char *err, size_t n);
-/* Begins an asynchronous save of the present state below `run`, with `hook` before its commit; a
- * trainer with `async`, and without a pending save. A single rank's host does not wait for the
- * device. config_text and machine must stay valid until the save has ended. Returns false on all
- * ranks if it cannot begin: trainer_save then says why, or does what is to be done. */
+/* Begins an asynchronous save of the present state below `run`, and calls `hook` before its commit.
+ * The trainer must have `async` and no pending save. If there is a single rank, the host does not
+ * wait for the device. config_text and machine must stay valid until the save has ended. Returns
+ * false on all ranks if it cannot begin; then call trainer_save, which says why or saves. */
 bool trainer_save_begin(Trainer *trainer, const char *run, const char *config_text,
                         const char *machine, CheckpointHook hook);
-/* Go on with the pending save, or wait until it has ended; see async_save_advance. What is removed
- * follows `keep_all`, as in trainer_save. */
+/* Continue the pending save, or wait until it has ended; see async_save_advance. As in
+ * trainer_save, older checkpoints are not removed if `keep_all` is set. */
 AsyncState trainer_save_advance(Trainer *trainer, bool meet, bool drop, AsyncResult *result);
 AsyncState trainer_save_await(Trainer *trainer, bool drop, AsyncResult *result);
 /* Writes a checkpoint of the present state below `run` like trainer_save, and removes it again. All
@@ -30,14 +30,13 @@ AsyncState trainer_save_await(Trainer *trainer, bool drop, AsyncResult *result);
 bool trainer_try_save(Trainer *trainer, const char *run, const char *config_text,
                       const char *machine, char *err, size_t n);
 /* Loads weights, optimizer states and StepState from a checkpoint, so that training continues from
- * there. If it holds weights alone (checkpoint_weights_only), training begins at step 0 with them,
+ * there. If it holds only weights (checkpoint_weights_only), training begins at step 0 with them,
  * and with the optimizer states of a new trainer. */
 bool trainer_load(Trainer *trainer, Checkpoint *checkpoint, char *err, size_t n);
-/* Begins with the weights of a source instead of those that trainer_allocate has initialised;
- * master copies of 16-bit weights get them in full precision. Optimizer states and StepState stay
- * those of a new trainer. Call it after trainer_allocate and before the first step. Each rank
- * passes its own source. Returns false and sets `err` if the weights do not fit (take.h) or cannot
- * be read. */
+/* Replaces the weights that trainer_allocate has initialised by those of a source; master copies of
+ * 16-bit weights get these in full precision. Optimizer states and StepState stay those of a new
+ * trainer. Call it after trainer_allocate and before the first step. Each rank passes its own
+ * source. Returns false and sets `err` if the weights do not fit (take.h) or cannot be read. */
 bool trainer_begin_with(Trainer *trainer, WeightSource *source, Take *take, char *err, size_t n);
 
 #endif

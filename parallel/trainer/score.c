@@ -61,8 +61,8 @@ void scoring_run(Scoring *s, Gpt *gpt, double *nats)
     Tensor host = tensor_2d(sums, F64, s->stats.dim[0], 2);
     op_fill(dev, s->stats, 0.0);
     evaluate_batches(s->feed, session, gpt, s->batches);
-    /* Each row is computed by one data-parallel rank, at its last stage. Of tensor-parallel ranks
-     * all have its whole loss, so one counts. All other summands are zeros. */
+    /* Each row is computed by one data-parallel rank, on its last stage. All tensor-parallel ranks
+     * have its whole loss, so only one of them is counted. All other summands are zeros. */
     if (grid->at.tp > 0) op_fill(dev, s->stats, 0.0);
     comm_all_reduce(&grid->tp, dev, s->stats, REDUCE_SUM);
     comm_all_reduce(&grid->dp, dev, s->stats, REDUCE_SUM);

@@ -7,8 +7,9 @@
 #include "parallel/trainer/feed.h"
 #include "parallel/trainer/session.h"
 
-/* A feed of the file's rows: each is a sequence of a micro-batch of B x T tokens. The micro-batches
- * are dealt to the data-parallel ranks in turn; sequences after the last row have no targets. */
+/* A feed of the file's rows: each row is one sequence of a micro-batch of B x T tokens. The
+ * micro-batches are dealt to the data-parallel ranks in turn; sequences after the last row have no
+ * targets. */
 typedef struct {
     Feed *feed;
     Session *session;

@@ -19,7 +19,7 @@ StepPlan step_plan_create(const Config *config, const GptLayers *layers, GridPla
                           GridPlace at, int64_t micros, bool evaluate)
 {
     /* With a single stage, each backward pass directly follows its forward pass, whatever schedule
-     * the config names for several. */
+     * the config gives for several stages. */
     ScheduleSpec spec = {.kind = size.pp > 1 ? config->parallel.schedule : SCHEDULE_1F1B,
                          .stages = size.pp,
                          .chunks = layers->n_chunks,

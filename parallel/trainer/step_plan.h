@@ -22,7 +22,7 @@ ScheduleSpec step_spec(const Config *config);
  * and there are no uses. Free with step_plan_free. */
 StepPlan step_plan_create(const Config *config, const GptLayers *layers, GridPlace size,
                           GridPlace at, int64_t micros, bool evaluate);
-/* Returns the bytes of a plan, for the memory plan: step_plan_bytes those of a finished plan,
+/* Return the bytes of a plan, for the memory plan: step_plan_bytes the bytes of a finished plan,
  * step_plan_most_bytes an upper bound for any plan of `micros` micro-batches. */
 size_t step_plan_bytes(const StepPlan *plan);
 size_t step_plan_most_bytes(const Config *config, int64_t micros);
@@ -43,8 +43,9 @@ void step_room_include(StepRoom *room, int chunks, const Schedule *schedule);
  * between stages and to add to a gradient at least once. */
 int64_t evaluate_group(GridPlace size);
 int64_t warm_up_micros(GridPlace size, int64_t micros);
-/* No evaluation of a group needs more room on a stage than one of this many micro-batches, which is
- * the longest row that goes through a chunk before the stage turns to its next chunk. */
+/* Returns a number of micro-batches; no evaluation of a group needs more room on a stage than an
+ * evaluation of so many. It is the largest number that passes through a chunk before the stage
+ * changes to its next chunk. */
 int64_t widest_evaluation(GridPlace size);
 
 #endif

@@ -121,7 +121,7 @@ void capture_weights(Capture *out, Trainer *t)
 {
     Session *s = &t->session;
     memset(out->weight, 0, (size_t)out->n * sizeof *out->weight);
-    /* Shards may still be being gathered in place into the whole weights. */
+    /* A gather that assembles the whole weights in place may still be running. */
     device_synchronize(&s->dev);
     read_weights(s, &(Reading){.whole = out->weight});
     sum_over_world(s, out->weight, out->n);
@@ -143,7 +143,8 @@ void capture_step(Capture *out, Trainer *t)
     capture_weights(out, t);
 }
 
-/* Which parameters must be equal on all ranks of a group. */
+/* Which parameters must be equal on all ranks of a group: all, those that tensor parallelism does
+ * not split, shared key/value heads, or tied tables. */
 typedef enum { OF_ALL, OF_REPLICATED, OF_SHARED, OF_TIED } Alike;
 
 static bool is_alike(const ParamTable *table, const Param *row, Alike alike)

@@ -29,8 +29,8 @@ void capture_weights(Capture *out, Trainer *trainer);
 /* Compares replicas bit for bit: returns the name of the first parameter whose weights differ
  * between ranks that hold the same part of it, or NULL if there is none. All ranks get the same
  * result and must call it together. Data-parallel ranks hold the same part of every parameter.
- * Tensor-parallel ranks share parameters that are not cut, and shared heads of keys and values. The
- * first and the last stage share a tied table. */
+ * Tensor-parallel ranks share parameters that are not split, and some share heads of keys and
+ * values. The first and the last stage share a tied table. */
 const char *capture_drift(Trainer *trainer);
 
 #endif

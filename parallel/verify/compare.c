@@ -70,7 +70,7 @@ CompareWire compare_grid(const Config *c, bool each)
     return all;
 }
 
-/* Describes a compared number; its name is formatted only if it will be printed. */
+/* Identifies a compared number; its name is formatted only if it will be printed. */
 typedef struct {
     const char *kind;
     const Param *param; /* NULL: a number of the whole step */
@@ -216,8 +216,8 @@ bool compare_captures(Comparison *c, const ParamTable *table, DType dtype, const
     return !c->differs;
 }
 
-/* The distance of compare_distance, the number of tensors in it, and how much of it the rounding of
- * sent data explains. */
+/* The distance that compare_distance returns, the number of tensors in it, and the part of it that
+ * rounding of sent data explains. */
 typedef struct {
     double distance, rounding;
     int64_t tensors;

@@ -5,17 +5,17 @@
 
 #include "parallel/verify/capture.h"
 
-/* How far a grid's gradients may differ from those of a single rank because they are sent in a
- * 16-bit type other than the one in which they are kept; {0} if there is no such type. A single
- * rank sends nothing.
+/* How far a grid's gradients may differ from a single rank's because they are sent in another
+ * 16-bit type than they are stored in; {0} if they are not. A single rank sends nothing.
  *
- * An element is the sum of `addends` numbers: one per rank, or one per rank and micro-batch if each
- * micro-batch is summed separately. Each addend is rounded once, and each of the `sums` sums is
- * rounded once, so the error is at most roundoff * (sum of |addend| + sum of |sum|). All addends
- * have the same distribution, so the mean square of their sum is at least `addends` times that of
- * one addend, with equality if their signs are random. The sum of |addend| is therefore at most
- * sqrt(addends) times the rms of the kept gradient, and the sum of |sum| at most sqrt(sums) times.
- * Below the type's normal numbers, a rounding error has an absolute size. */
+ * An element is the sum of `addends` numbers: one per rank, or one per rank and micro-batch if
+ * each micro-batch is summed separately. Each addend is rounded once, and each of the `sums` sums
+ * is rounded once, so the error is at most roundoff * (sum of |addend| + sum of |sum|). All
+ * addends have the same distribution, so the mean square of their sum is at least `addends` times
+ * that of one addend, with equality if their signs are random. The sum of |addend| is therefore
+ * at most sqrt(addends) times the rms of the stored gradient, and the sum of |sum| at most
+ * sqrt(sums) times. For numbers below the type's normal range, the rounding error has a fixed
+ * absolute size. */
 typedef struct {
     double relative; /* error relative to a tensor's rms */
     double absolute; /* absolute error of an element, times the loss scale */
@@ -31,11 +31,11 @@ CompareWire compare_regions(DType storage, int64_t ranks);
  * not once. A sum over `ranks` ranks then has ranks - 2 more roundings, of partial sums of 2, 3,
  * ... ranks - 1 addends. As above, a partial sum of j addends has sqrt(j / ranks) times the rms of
  * the whole sum, and the roundings of `sums` such sums together are sqrt(sums) times as large,
- * relative to the kept gradient. {0} unless the type has 16 bits. */
+ * relative to the stored gradient. {0} unless the type has 16 bits. */
 CompareWire compare_additions(DType type, int64_t ranks, int64_t sums);
 /* Returns the sum of all these for a config's grid: gradients that are sent in another type, and
  * regions. If `each` addition is rounded, adds compare_additions for both, and for gradients that
- * are kept in 16 bits. */
+ * are stored in 16 bits. */
 CompareWire compare_grid(const Config *config, bool each);
 
 /* Relative bounds. In f64, rounding stays below 1e-12, and any wrong scale, sum or element causes a
@@ -59,7 +59,7 @@ typedef struct {
     /* The first value outside its bound: name, step, element, both values, bound. */
     char difference[320];
     bool differs;
-    /* The first step that both sides skipped, so that nothing of it was compared; 0 if none. */
+    /* The first step that both sides skipped, so that it was not compared; 0 if none. */
     int64_t skipped;
     int64_t gradients; /* number of gradient tensors that were compared */
 } Comparison;
@@ -81,10 +81,11 @@ typedef struct {
 bool compare_captures(Comparison *c, const ParamTable *table, DType dtype, const Capture *got,
                       const Capture *want, const CompareBounds *bounds);
 /* Returns how far the gradients of a 16-bit step are from those of the same step in f32: the rms
- * over all tensors, each in units of its own rms. Tensors that are zero in theory are left out. */
+ * over all tensors, each in units of its own rms, except tensors that are zero in theory. */
 double compare_distance(const ParamTable *table, const Capture *got, const Capture *exact);
-/* Compares a step of a 16-bit grid and adds the result to `c`. The grid's distance from f32 may be
- * at most 1.5 times that of a single rank, plus the rounding of data that are sent (`wire`). */
+/* Compares a step of a 16-bit grid and adds the result to `c`. The grid's distance from f32 may
+ * be at most 1.5 times the single rank's distance, plus the rounding of data that are sent
+ * (`wire`). */
 bool compare_distances(Comparison *c, const ParamTable *table, const Capture *got,
                        const Capture *single, const Capture *exact, const CompareWire *wire);
 

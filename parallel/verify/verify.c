@@ -42,7 +42,7 @@ static void refuse(const Comm *world, const char *err)
     fail(EXIT_UNAVAILABLE, "%s", err);
 }
 
-/* Says which micro-batch of which side is trained; rank 0 prints it. */
+/* Reports which micro-batch of which side is being trained; rank 0 prints it. */
 static bool say_side(void *context, const Work *work)
 {
     const Side *side = context;
@@ -99,7 +99,8 @@ static void compare(Proof *p, const Side *grid, const Side *single, const Side *
         compare_captures(&p->comparison, table, dtype, &grid->step, &single->step, &bounds);
 }
 
-/* Prints how the ranks of the grid communicate; known once their devices are open. */
+/* Prints how the ranks of the grid communicate, which is known after their devices have been
+ * opened. */
 static void print_way(const Session *grid)
 {
     char version[32];
@@ -136,7 +137,8 @@ static int verify_rank(Comm *world, void *context)
         if (lead) compare(p, &grid, &single, &exact);
         comm_barrier(&patient);
     }
-    /* Replicas can drift apart although each agrees with the single rank within the bounds. */
+    /* Replicas can differ from each other although each agrees with the single rank within the
+     * bounds. */
     const char *drifted = capture_drift(&grid.trainer);
     if (lead) progress_end(&p->progress);
     if (lead && drifted) snprintf(p->drifted, sizeof p->drifted, "%s", drifted);
@@ -175,7 +177,7 @@ static void print_subject(const Proof *p, const LaunchOptions *launch)
         (long long)c->train_micro_batch_size_per_gpu);
 }
 
-/* Reports that nothing was compared, which must not count as equal. */
+/* Reports that nothing was compared, which must not pass as success. */
 static int print_nothing(const Proof *p)
 {
     const Comparison *c = &p->comparison;

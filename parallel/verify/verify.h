@@ -28,9 +28,9 @@ enum { VERIFY_STEPS = 3 };
  * difference to stderr. Returns EXIT_CONFIG after printing error messages if the config is refused,
  * or if nothing could be compared because both sides skipped a step.
  *
- * Unless `full`, the model has two blocks, or one for each run of consecutive layers of the
- * pipeline if those are more. Heads have size 8, the vocabulary is below 510, and there are at most
- * 64 positions. The width of the MLP and the number of positions are rounded down to a multiple of
+ * Unless `full`, the model has two blocks, or one for each layer range (chunk) of the pipeline if
+ * those are more. Heads have size 8, the vocabulary is below 510, and there are at most 64
+ * positions. The width of the MLP and the number of positions are rounded down to a multiple of
  * what tensor-parallel ranks need.
  *
  * In any case, a micro-batch has at most 2 sequences, a step has at most 2 micro-batches per stage,

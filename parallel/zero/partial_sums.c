@@ -13,8 +13,8 @@
 #include "model/core/min_max.h"
 #include "parallel/zero/state.h"
 
-/* Returns the ranks that have the addends of rows of this kind; NULL if each rank has the whole
- * gradient. */
+/* Returns the communicator of the ranks that have the addends of rows of this kind; NULL if each
+ * rank has the whole gradient. */
 static Comm *addends(const ZeroStore *s, TpGrad kind)
 {
     Grid *grid = s->grid;
@@ -28,8 +28,8 @@ static Comm *addends(const ZeroStore *s, TpGrad kind)
     return NULL;
 }
 
-/* Returns those of elements [from, to) of a unit's gradient whose sum over the data-parallel ranks
- * this rank has; NO_TENSOR if it has none of them. */
+/* Returns the part of elements [from, to) of a unit's gradient for which this rank has the sum over
+ * the data-parallel ranks; NO_TENSOR if there is none. */
 static Tensor kept_between(const ZeroStore *s, const UnitState *u, int64_t from, int64_t to)
 {
     bool whole = s->options.stage == 0;

@@ -13,7 +13,7 @@
 
 #include <stdlib.h>
 
-/* A plan while it is being made. */
+/* A plan that is being made. */
 typedef struct {
     const int64_t *size;
     const GatherLimits *limits;
@@ -68,14 +68,14 @@ static void draft_free(Draft *d)
 
 /* ---- joining stays --------------------------------------------------------------------------- */
 
-/* Makes every use a separate stay, of its own point and the next one. */
+/* Makes every use a separate stay, which lasts for the use's point and the next one. */
 static void start_alone(Draft *d)
 {
     for (int64_t p = 0; p <= d->n; p++) {
         bool again = p > 0 && p < d->n && d->unit[p] == d->unit[p - 1];
         d->live[p] = (p < d->n ? size_at(d, p) : 0) + (p > 0 && !again ? size_at(d, p - 1) : 0);
         d->ahead[p] = 0;
-        if (p < d->n) d->joined[p] = d->next[p] == p + 1; /* the unit is not released in between */
+        if (p < d->n) d->joined[p] = d->next[p] == p + 1; /* not released in between */
     }
 }
 

@@ -9,7 +9,7 @@ typedef struct {
     int64_t prefetch_bucket_size; /* elements gathered ahead of their use at any time */
     int64_t max_live_parameters;  /* elements gathered at any time; at least gathers_least */
     int64_t max_reuse_distance;   /* a unit is kept between two of its uses if at most so many
-                                     elements are used between them */
+                                   * elements are used in between */
 } GatherLimits;
 
 /* A stay: the time during which a unit's weights are in the buffer. Points are uses of weights,

@@ -1,7 +1,7 @@
 /* reduce.c -- sums gradients over the data-parallel ranks, in buckets, on the comm stream.
  * Gradients that are stored whole are summed over the shard group once per step, after the last
  * release; transient ones at every release, into this rank's part. After the last release the sums
- * of the shard groups are added, each of the ranks that have the same part getting its share. */
+ * of the shard groups are added: each of the ranks that have the same part gets its share. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "parallel/zero/state.h"
@@ -88,7 +88,7 @@ static void sum_in_group(ZeroStore *s)
         sum_over_ranks(s, &s->unit[bucket->unit[i]], travelling(s, i));
     }
     comm_group_end(&s->grid->shard);
-    /* Sums are complete only after the end of their group. */
+    /* Sums are complete only after the end of their group of calls. */
     for (int i = 0; i < bucket->n; i++)
         keep_sum(s, &s->unit[bucket->unit[i]], travelling(s, i));
 }
@@ -140,7 +140,7 @@ static void sum_between_groups(ZeroStore *s)
 }
 
 /* Issues the sums of the bucket to the comm stream and empties the bucket. All ranks do so for the
- * same buckets, so that they call both groups' collectives in one order. */
+ * same buckets, so they call the collectives of both communicators in the same order. */
 static void issue_sums(ZeroStore *s)
 {
     Bucket *bucket = &s->summing;

@@ -126,9 +126,8 @@ static void block_take(const ForwardCall *f, QueryBlock *x, int64_t task, int wo
     /* The pair of batch row and head varies fastest, so tasks that run at the same time take
      * equally long. */
     int64_t pair = head_of_task(h, task % pairs, pairs);
-    int64_t block =
-        f->n_blocks - 1 -
-        task / pairs; /* blocks are taken from the last, which attends to the most keys */
+    int64_t block = f->n_blocks - 1 -
+                    task / pairs; /* starts with the last block, which attends to the most keys */
     x->b = pair / heads;
     x->head = pair % heads;
     x->kv_head = x->head / (heads / h->shape.kv_heads);

@@ -5,11 +5,12 @@
 typedef struct {
     Tensor x; /* dense */
     int64_t first;
-    uint64_t *partial; /* a sum for each task */
+    uint64_t *partial; /* one sum per task */
     int64_t tasks;
 } HashJob;
 
-/* Returns the sum of the parts of words [from, to) of x, which begins with word job->first. */
+/* Returns the sum of the hash numbers of words [from, to) of x, whose first word has the index
+ * job->first. */
 static uint64_t hash_words_between(const HashJob *job, int64_t from, int64_t to)
 {
     const uint8_t *bytes = job->x.data;

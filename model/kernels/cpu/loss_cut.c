@@ -114,8 +114,8 @@ void CPU(loss_terms)(Device *dev, Tensor terms, Tensor logits, Tensor targets, T
 
 /* ---- losses and gradients -------------------------------------------------------------------- */
 
-/* Sets x = scale * (softmax - onehot) in n columns; own < 0 means that the target is not among this
- * rank's columns. */
+/* Sets x = scale * (softmax - onehot) in n columns; `own` is the target's column, negative if it is
+ * not among this rank's columns. */
 static void gradient_row(real *x, int64_t n, real most, real sum, int64_t own, real scale)
 {
     real factor = scale / sum;

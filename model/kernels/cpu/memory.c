@@ -123,7 +123,8 @@ typedef struct {
     const Tensor *src;
     int n;
     bool stream; /* dst is too long to stay in the caches */
-    bool apart;  /* the sources are read in several blocks, and dst may be one of the later ones */
+    bool apart;  /* the sources are read in several blocks, and dst may be a source of a later block
+                  */
     int64_t tasks;
 } SumJob;
 

@@ -13,8 +13,10 @@ typedef struct {
     /* backward */
     Tensor dx, dy;
     bool accumulate_dx, want_db, want_columns;
-    real *partials; /* (tasks, SUMS, W) of each task's rows, where worker 0's workspace starts */
-    size_t shared;  /* bytes of partials: every worker's own rows come after them */
+    real *partials; /* (tasks, SUMS, W) sums over each task's rows, at the start of worker 0's
+                       workspace */
+    size_t shared;  /* bytes of partials: each worker's own rows come after this many bytes of its
+                       workspace */
 } NormJob;
 
 /* The three sums over rows that backward computes. */
@@ -167,7 +169,7 @@ static void backward_row(const NormJob *job, real *dx, const real *dy, const rea
     for (int64_t first = 0; first < cols; first += width, stats += 2) {
         real mean = stats[0], inverse = stats[1], mean_g, mean_gx;
         group_sums(dw, db, dy + first, x + first, w, mean, inverse, width, &mean_g, &mean_gx);
-        if (job->norm.kind == NORM_RMSNORM) mean_g = (real)0; /* no mean was taken off */
+        if (job->norm.kind == NORM_RMSNORM) mean_g = (real)0; /* RMSNorm subtracts no mean */
         const real *dyg = dy + first, *xg = x + first;
         real *dxg = dx + first;
         if (job->accumulate_dx) {
@@ -257,8 +259,8 @@ void CPU(norm_backward)(Device *dev, Tensor dx, bool accumulate_dx, Tensor colum
     job.shared = sizeof(real) * (size_t)(job.tasks * SUMS * width);
     job.shared = (job.shared + 63) / 64 * 64;
     /* The partial sums are at the start of worker 0's workspace, where all tasks write to them.
-     * Every worker skips as many bytes of its own workspace, so worker 0 does not overwrite them.
-     */
+     * Every worker skips the same number of bytes of its own workspace, so worker 0 does not
+     * overwrite them. */
     job.partials = pool_workspace(dev->pool, 0, job.shared);
     pool_run(dev->pool, job.tasks, backward_body, &job);
     partials_sum(&job, SUM_DW, dw, accumulate);

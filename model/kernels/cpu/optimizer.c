@@ -120,8 +120,8 @@ static void noise_run(uint32_t *restrict noise, uint64_t seed, uint64_t stream, 
     }
 }
 
-/* Computes the random bits of elements at .. at + n of the range, of its weights or its averages of
- * squares, through segments and rows of their part. */
+/* Computes the random bits of elements [at, at + n) of the range, for its weights or its averages
+ * of squares, segment by segment and row by row. */
 static void noise_of(uint32_t *noise, const Rounding *rounding, bool squares, int64_t update,
                      int64_t at, int64_t n)
 {
@@ -132,8 +132,8 @@ static void noise_of(uint32_t *noise, const Rounding *rounding, bool squares, in
             s++;
         run = n - done;
         if (s + 1 < end && s[1].start - i < run) run = s[1].start - i;
-        /* Elements of the whole parameter follow each other within a row of this rank's part
-         * only; where the part has whole rows, all the way. */
+        /* Indices in the whole parameter are consecutive only within a row of this rank's part or,
+         * if the part has whole rows, everywhere. */
         if (s->cols != s->whole_cols) {
             int64_t row_rest = s->cols - (i - s->start) % s->cols;
             if (row_rest < run) run = row_rest;
@@ -153,7 +153,7 @@ static void stochastic_store(const UpdateJob *job, Tensor t, bool squares, Span 
         rounded[i] = rounding_bf16((float)q[i], noise[i]);
 }
 
-/* The span's values as weights. */
+/* Stores the span's values as weights. */
 static void weights_store(const UpdateJob *job, Span s, const real *q)
 {
     const UpdateRange *r = job->range;
@@ -163,7 +163,7 @@ static void weights_store(const UpdateJob *job, Span s, const real *q)
         reals_store(r->weight.dtype, span_address(r->weight, s), q, s.n);
 }
 
-/* The span's values as averages of squares. */
+/* Stores the span's values as averages of squares. */
 static void squares_store(const UpdateJob *job, Span s, const real *q)
 {
     Tensor squares = job->range->slot[1];

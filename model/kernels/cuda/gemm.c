@@ -10,7 +10,7 @@
 #include "model/kernels/cuda/lt.h"
 #include "model/kernels/cuda/reduce.h"
 
-/* Lowest compute capability (major version) on which the library's gelu' is asked for. Before
+/* Lowest compute capability (major version) on which the library's gelu' epilogue is used. Before
  * Hopper, products with this epilogue run at a lower rate than those without. */
 enum { DGELU_LEAST = 9 };
 
@@ -135,8 +135,8 @@ void cuda_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
 }
 
 /* Computes y (N, O) = residual (N, O) + x (N, I) w (O, I)^T + bias (O), rounded once: the residual
- * is the library's operand C. If it refuses that, the product is rounded and a kernel adds the
- * rest, which gives the CPU's two roundings. */
+ * is passed to the library as operand C. If the library refuses, the product is rounded and a
+ * kernel adds the rest, which rounds twice, as the CPU does. */
 void cuda_linear_residual_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
                                   Tensor residual)
 {

@@ -8,7 +8,9 @@
 #define KERNEL_START(kernel, name, grid, block, shared, stream, ...)                               \
     (kernel)<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
 
-/* Declares `name`, a pointer to the block's dynamic shared memory, which is 128-byte aligned.
+/* Declares `name`, a pointer to the block's dynamic shared memory, which is 128-byte aligned. A
+ * kernel that needs more, such as 1,024 bytes for swizzled tiles, asks for as many bytes more and
+ * aligns the pointer: a declaration cannot move the memory, and all kernels of a file share one.
  * Kernels must not use static __shared__ variables: the emulator in tests/emu could not fill them
  * with the pattern that exposes reads of uninitialised memory. */
 #define DYN_SHARED(type, name)                                                                     \

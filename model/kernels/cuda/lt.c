@@ -23,8 +23,8 @@ void lt_check(const Lt *lt, cublasStatus_t status, const char *call, const char 
 /* Advice in every message about a library that is missing or does not fit. */
 #define LT_ADVICE "install cuBLAS " TEXT(CUBLAS_VER_MAJOR) " or add its folder to LD_LIBRARY_PATH"
 
-/* The file's name contains the major version; the second one is that of a toolkit for developers.
- */
+/* File names of the library, which contain the major version; the second name is used in developer
+ * toolkits. */
 static const char *const file_names[] = {"libcublasLt.so." TEXT(CUBLAS_VER_MAJOR),
                                          "libcublasLt.so"};
 
@@ -64,8 +64,8 @@ static bool fits(Lt *lt, char *err, size_t n)
                      lt_version(lt, version, sizeof version), CUBLAS_VER_MAJOR);
 }
 
-/* Opens the library in this file if it fits; otherwise sets err, or leaves it if there is no such
- * file. */
+/* Opens the library in this file if it fits; otherwise sets err, or leaves err unchanged if there
+ * is no such file. */
 static bool load_file(Lt *lt, const char *path, char *err, size_t n)
 {
     lt->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

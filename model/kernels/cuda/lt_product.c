@@ -128,14 +128,15 @@ static uint32_t library_epilogue(const LtProduct *p)
     return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
 }
 
-/* Returns true if the product has no bias, epilogue or c: the caller cannot ask for less. */
+/* Returns true if the product has no bias, epilogue or c, so that it cannot be simplified
+ * further. */
 static bool is_plain(const LtProduct *p)
 {
     return library_epilogue(p) == CUBLASLT_EPILOGUE_DEFAULT && !tensor_present(p->c);
 }
 
-/* Returns the library's operand C, which it adds to the product: c, else the result itself, which
- * it reads only to accumulate. */
+/* Returns the library's operand C, which it adds to the product: c if present, else the result
+ * itself, which is read only when accumulating. */
 static Tensor operand_c(const LtProduct *p)
 {
     return tensor_present(p->c) ? p->c : p->d;

@@ -1,8 +1,8 @@
 /* ptx.cuh -- wraps the instructions that CUDA C++ does not offer: products of fragments (mma),
  * loads of 8 x 8 matrices (ldmatrix), asynchronous copies to shared memory (cp.async), stores of
- * whole packs, and approximate functions. No other file contains inline PTX. tests/emu has a file
- * of the same name that runs on the CPU, and tests/cuda/test_ptx*.cu check both against the PTX
- * ISA.
+ * whole packs, and approximate functions. Only this file and ptx_*.cuh, which need Hopper, contain
+ * inline PTX. tests/emu has a file of the same name that runs on the CPU, and
+ * tests/cuda/test_ptx*.cu check both against the PTX ISA.
  *
  * A fragment is a small matrix that is spread over the 32 lanes of a warp. Each register holds two
  * 16-bit elements; the one of the lower column (A, D) or row (B) is in the low half. With g = lane

@@ -1,5 +1,5 @@
 /* scratch.c -- the scratch memory of the CUDA device's ops: a workspace for one op of the compute
- * stream at a time, and a little for each stream. All of it is one allocation. */
+ * stream at a time, and CUDA_STREAM_SCRATCH bytes for each stream. All of it is one allocation. */
 #include "model/kernels/cuda/cuda.h"
 
 void *cuda_workspace(const Device *dev, size_t bytes)

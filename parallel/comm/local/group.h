@@ -14,11 +14,11 @@
 
 typedef struct LocalGroup LocalGroup;
 
-/* What the guard reads of one rank's wait (guard.h). */
+/* What the guard thread reads of one rank's wait (guard.h). */
 typedef struct {
     GuardWatch watch;
-    /* 0 while the rank does not sleep. Else a number that changes when its timeout starts again.
-     * The fields below do not change meanwhile. */
+    /* 0 while the rank does not sleep. Otherwise a number that changes whenever its timeout
+     * restarts. While it is not 0, the fields below do not change. */
     _Atomic int64_t turn;
     int64_t turns; /* the last of these numbers */
     char group[16];
@@ -76,9 +76,9 @@ typedef struct {
                                   * it */
 } LocalPair;
 
-/* Returns whether member `rank` is waiting for member `peer`, by the counters of the two: false if
- * the peer has done its part and `rank` has not woken up yet. Called with the group's mutex held.
- */
+/* Returns whether member `rank` is waiting for member `peer`, according to the counters of the two:
+ * false if the peer has done its part and `rank` has not woken up yet. Called with the group's
+ * mutex held. */
 typedef bool (*LocalWaitingFor)(const LocalGroup *group, int rank, int peer);
 
 typedef struct {
@@ -138,7 +138,7 @@ void local_begin(Comm *comm, LocalCall call);
 void local_meet(Comm *comm);
 /* Returns when the counter has reached `count`: polls a few times, then sleeps until another member
  * wakes this one. Ends the program if a rank that it waits for has left, or if the wait exceeds the
- * timeout. Time in which the process was stopped does not count. The timeout starts again whenever
+ * timeout. Time in which the process was stopped does not count. The timeout restarts whenever
  * another transport enforces the deadline (local_leaves_deadline). */
 void local_await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
                  LocalWaitingFor waiting_for);
@@ -153,17 +153,17 @@ bool local_leaves_deadline(Comm *comm);
 /* Begin and end the guard's watch over the waits of all ranks of a world. */
 void local_guard(LocalWorld *world);
 void local_unguard(LocalWorld *world);
-/* Tell the guard that this rank goes to sleep in a call, or that its timeout starts again there;
- * and that it has woken up. */
+/* Tell the guard that this rank goes to sleep in a call, or that its timeout restarts there; and
+ * that it has woken up. */
 void local_sleeps(Comm *comm);
 void local_wakes(Comm *comm);
-/* Returns whether time does not count against the member's deadline now: it waits for nobody but
- * the rank that prints, whose console is blocked (log_blocked). Called with the group's mutex held.
- * Releases it meanwhile. */
+/* Returns whether time does not count against the member's deadline now: it waits only for the rank
+ * that prints, whose console is blocked (log_blocked). Called with the group's mutex held. Releases
+ * it meanwhile. */
 bool local_excused(Comm *comm);
 /* Returns the call as error messages describe it. */
 CommCall local_call(const LocalGroup *group, const LocalCall *call);
-/* Does comm_call_text. */
+/* Writes the call to text[0..n) with comm_call_text. Returns text. */
 const char *local_describe(const LocalGroup *group, const LocalCall *call, char *text, size_t n);
 /* Makes the member check its counter again. Called without the mutex, after the counter was
  * changed. */

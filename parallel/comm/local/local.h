@@ -1,6 +1,6 @@
 /* local.h -- the transport between ranks that are threads of one process and share memory: ranks on
  * CPUs, and ranks that share one GPU. Ranks with a GPU each are threads only in tests and with
- * --no-processes. NCCL then carries what is in device memory, and this transport only their host
+ * --no-processes. NCCL then carries tensors in device memory, and this transport only the host
  * calls.
  *
  * Each rank sums its part of all ranks' tensors by reading the peers' memory (op_sum, in rank

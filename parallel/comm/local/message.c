@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Returns whether the member, which is asleep in a receive, waits for this peer. If the message has
- * come, it does not: it only has to wake up, and its peer may wait for it. */
+ * already arrived, it does not: it only has to wake up, and its peer may be waiting for it. */
 static bool has_not_sent(const LocalGroup *group, int rank, int peer)
 {
     const LocalPair *pair = &group->pair[peer * group->size + rank];
@@ -15,7 +15,7 @@ static bool has_not_sent(const LocalGroup *group, int rank, int peer)
            atomic_load(&pair->sent) <= atomic_load(&pair->taken);
 }
 
-/* The same for a member that is asleep in a send. */
+/* Returns the same for a member that is asleep in a send. */
 static bool has_not_taken(const LocalGroup *group, int rank, int peer)
 {
     const LocalPair *pair = &group->pair[rank * group->size + peer];

@@ -104,8 +104,8 @@ static void describe(void *world, const void *of, int rank, char *text, size_t n
     pthread_mutex_unlock(&group->mutex);
 }
 
-/* Other transports' waits are followed by their own deadlines. Searches are made with the world's
- * mutex held. */
+/* The waits of other transports are not followed here: their own deadlines cover them. Searches are
+ * made with the world's mutex held. */
 static BlameWaits waits_of(LocalWorld *world)
 {
     static const BlameTransport transport = {
@@ -179,8 +179,8 @@ bool local_leaves_deadline(Comm *comm)
     BlameWaits waits = waits_of(world);
     int who[LOCAL_MAX_RANKS], reached[LOCAL_MAX_RANKS], n = 0;
     BlameWait wait = own_wait(comm, false, who);
-    /* Lock order: the world's mutex comes before those of groups. Another transport may also take
-     * long to reply, and this group's members should continue meanwhile. */
+    /* Lock order: the world's mutex comes before those of groups. Besides, another transport may
+     * take long to reply, and this group's members should continue meanwhile. */
     pthread_mutex_unlock(&group->mutex);
     if (mutex_lock_within(&world->mutex, DEADLINE_LOCK)) {
         const int *rank;

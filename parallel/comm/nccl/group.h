@@ -57,7 +57,7 @@ struct NcclGroup {
     NcclCall ring[NCCL_RING];
     _Atomic int64_t issued; /* number of calls that have returned and whose event is recorded */
     NcclGroup *next;        /* list of the watchdog, guarded by its mutex */
-    GuardWatch guarded;     /* ends the program if the watchdog does not */
+    GuardWatch guarded;     /* lets the guard end the program if the watchdog is stuck */
 };
 
 /* nccl.c. Closes the Comm, connected or not. */
@@ -78,7 +78,7 @@ void nccl_call_ends(NcclGroup *group);
  * the grid and its log file. */
 void nccl_speak_for(const NcclGroup *group);
 /* Does the same just before the program ends. It also makes the failure end the whole process at
- * once (ends_share): other threads keep running until then, perhaps inside NCCL. */
+ * once (ends_share), although other threads are still running, perhaps inside NCCL. */
 void nccl_end_for(const NcclGroup *group);
 /* Ends the program from any thread because the call with this number failed: with EXIT_PEER_LOST if
  * NCCL has lost a peer, EXIT_NO_MEMORY if its message is about GPU memory, else EXIT_SYSTEM. */
@@ -86,7 +86,7 @@ void nccl_end_failed(NcclGroup *group, int64_t number, NcclResult result) __attr
 
 /* describe.c. Writes, for example, "group dp, call 7, all-reduce of 64 f32". Returns text. */
 const char *nccl_describe_call(NcclGroup *group, int64_t number, char *text, size_t n);
-/* Does the same for the group that this is a part of (WatchedGroup.describe). */
+/* Does the same for the NcclGroup that contains this WatchedGroup (WatchedGroup.describe). */
 bool nccl_describe_watched(WatchedGroup *group, int64_t number, char *text, size_t n);
 
 /* Returns this rank's number in the world. */

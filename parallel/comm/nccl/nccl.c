@@ -217,7 +217,8 @@ static void set_handle(NcclGroup *g, NcclHandle *handle)
     pthread_mutex_unlock(&g->mutex);
 }
 
-/* Members of larger groups do not all tell all others their world rank. */
+/* In groups of more members, not all of them tell all others their world rank
+ * (rank_runs_gather). */
 enum { GATHERED = 64 };
 
 /* Allocates the group's events and memory, so that nothing is allocated after the first
@@ -302,8 +303,8 @@ void nccl_close(Comm *comm)
     comm->impl = NULL;
 }
 
-/* From now on the Comm's device calls go through the group, which is not connected yet: they move
- * nothing. */
+/* From now on the Comm's device calls go through the group. It is not connected yet, so they move
+ * no data. */
 static void take_over(Comm *comm, NcclGroup *group, bool shared)
 {
     Member *m = must_calloc(1, sizeof *m);

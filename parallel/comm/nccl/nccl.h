@@ -5,10 +5,9 @@
  * library.h, so no build needs nccl.h. One thread issues all calls of a device. NCCL has no
  * deadlines, so one thread of the process checks all communicators for errors and publishes how far
  * their calls have got (watched.h). If ranks are processes, rank 0's process enforces
- * parallel.timeout. Ranks may also be threads of one process; then all of them must be, and this
- * thread enforces it. That is for tests and measurements: a run starts a process for each GPU
- * (launch.h). Any failure ends the process with a message that contains
- * NCCL's own error text and the call. Nothing is retried.
+ * parallel.timeout. If instead all ranks are threads of one process, this thread enforces it. That
+ * is for tests and measurements: a run starts a process for each GPU (launch.h). Any failure ends
+ * the process with a message that contains NCCL's own error text and the call. Nothing is retried.
  *
  * NCCL adds in its own order, which is the same on all ranks. 16-bit sums are rounded at each step.
  * A maximum may lose a NaN. */
@@ -34,9 +33,10 @@ typedef enum {
     NCCL_NO_MESSAGES,
     NCCL_IN_LINE, /* between rank r and r + 1, in both directions */
     NCCL_IN_RING, /* also between the last rank and the first */
-    NCCL_ALONE,   /* of a group of one rank: none, but it is connected, to test NCCL on one GPU */
+    NCCL_ALONE,   /* for a group of one rank: no messages, but NCCL is connected, to test it on one
+                   * GPU */
 } NcclMessages;
-/* How a group uses NCCL. All ranks of the group must say the same. */
+/* How a group uses NCCL. All ranks of the group must pass the same. */
 typedef struct {
     NcclMessages messages;
     /* The most thread blocks of the GPU (CTAs) that a call takes, and the most channels that the
@@ -59,10 +59,10 @@ typedef struct {
  * have not arrived. comm_close closes both communicators. It must be called before the device is
  * closed, and waits for the device first. */
 void nccl_connect(Comm *comm, Device *dev, NcclUse use, double timeout);
-/* Do the same in three steps, for ranks with several communicators. Allocating or releasing
- * memory of a device may wait for the work of other devices, such as an NCCL call that waits for a
- * rank that is allocating. So between the first NCCL call and the last allocation all ranks must
- * meet. nccl_connect lets the ranks of the group meet before nccl_start and after it. nccl_prepare
+/* Do the same in three steps, for ranks with several communicators. Allocating or releasing memory
+ * of a device may wait for the work of other devices, such as an NCCL call that waits for a rank
+ * that is allocating. So all ranks must pass a barrier between the last allocation and the first
+ * NCCL call. nccl_connect has a barrier of the group before nccl_start and after it. nccl_prepare
  * allocates everything. From then on device calls of `comm` move nothing, so that computation can
  * be warmed up between them. They are not counted. nccl_start connects, for which NCCL allocates
  * memory, and nccl_use_first uses each operation once. In these two NCCL starts threads, so they

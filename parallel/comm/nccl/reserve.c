@@ -1,7 +1,7 @@
 /* reserve.c -- estimates the device memory that NCCL takes for itself, for GPUs in one machine that
- * are connected by NVLink. NCCL cannot report a number before it has allocated the memory. In other
- * machines it takes less: fewer channels over PCIe, and host memory if the GPUs cannot access each
- * other.
+ * are connected by NVLink. NCCL does not report how much before it has allocated the memory. In
+ * other machines it takes less: fewer channels over PCIe, and host memory if the GPUs cannot access
+ * each other.
  *
  * The numbers come from NCCL's sources, version 2.28.9; the comments name the files. None of them
  * was measured. */
@@ -14,7 +14,8 @@
 /* Number of channels on Hopper's NVLink: of rings and trees (graph/connect.cc, after search and
  * doubling), and of multicast (transport/nvls.cc). The limit of CTAs is a limit of both. */
 enum { CHANNELS = 24, MULTICAST_CHANNELS = 16 };
-/* Multicast is within a machine: so many GPUs at most are connected by NVLink's switches there. */
+/* Multicast works within a machine, where NVLink's switches connect at most MULTICAST_RANKS
+ * GPUs. */
 enum { MULTICAST_RANKS = 8 };
 /* Bytes of buffers (init.cc) for one direction of one channel to one peer: for the protocols LL and
  * LL128 together, and for Simple unless NCCL_BUFFSIZE is set. */
@@ -27,7 +28,7 @@ static const size_t multicast_part = 2 * MIB, multicast_credits = 2 * MIB;
 /* Tables of channels and peers, events, and the work queue. */
 static const size_t tables = 8 * MIB;
 
-/* Returns the environment variable if it is a positive number, else `other`. */
+/* Returns the value of the environment variable if it is a positive number, else `other`. */
 static size_t setting(const char *name, size_t other)
 {
     const char *word = getenv(name);

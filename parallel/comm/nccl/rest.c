@@ -1,5 +1,6 @@
-/* rest.c -- the transport of a group between nccl_prepare and nccl_start: device calls move
- * nothing, so that computation can run between them before the ranks are connected. */
+/* rest.c -- the transport of a group between nccl_prepare and nccl_start: device calls return
+ * without moving data, so that the computation between them can be warmed up before the ranks are
+ * connected. */
 #include "parallel/comm/nccl/group.h"
 
 static void rest_all_reduce(Comm *comm, Device *on, Tensor x, ReduceOp op)

@@ -67,7 +67,7 @@ static bool has_reached(NcclGroup *g, Event *event)
 static int64_t completed(NcclGroup *g, int64_t issued)
 {
     int64_t finished = atomic_load(&g->watched.finished);
-    /* The events of older calls have been reused. */
+    /* The events of calls older than the ring have been reused. */
     if (finished <= issued - NCCL_RING) finished = issued - NCCL_RING + 1;
     /* Check the last call first: if the device has kept up, one query is enough. */
     if (has_reached(g, &g->asked[(issued - 1) % NCCL_RING].after)) return issued;
@@ -107,7 +107,8 @@ static void look_for_progress(NcclGroup *g)
 static void look_for_error(NcclGroup *g)
 {
     NcclResult error = NCCL_SUCCESS;
-    /* The host has the mutex only for moments. If it stands there, its deadline must be held. */
+    /* The host holds the mutex only briefly. If it is stuck while it holds it, the deadlines must
+     * still be enforced. */
     if (pthread_mutex_trylock(&g->mutex) != 0) return;
     NcclResult result =
         g->handle ? nccl_library()->comm_async_error(g->handle, &error) : NCCL_SUCCESS;
@@ -120,7 +121,8 @@ static void look_for_error(NcclGroup *g)
     nccl_end_failed(g, finished < nccl_calls(g) ? finished : finished - 1, result);
 }
 
-/* Lets the time pass that the calls may still take. Ends the program if one has taken too long. */
+/* Adds the time that has passed to the incomplete calls. Ends the program if one has taken too
+ * long. */
 static void hold_deadlines(double passed)
 {
     if (watched_is_reported()) return;
@@ -183,7 +185,8 @@ static bool holds_deadline(const int *ranks, int n)
     return holds;
 }
 
-/* For the guard: changes if the device makes progress, or if time does not count. */
+/* For the guard: returns a number that changes if the device makes progress, or if time does not
+ * count. */
 static int64_t guard_turn(const void *context)
 {
     const NcclGroup *g = context;
@@ -196,7 +199,7 @@ static void guard_describe(const void *context, char *text, size_t n)
     const NcclGroup *g = context;
     int64_t first = g->watched.finished, last = g->watched.begun - 1;
     const char *name = g->ring[last % NCCL_RING].name;
-    /* The device may be further than at the watchdog's last look. */
+    /* The device may have got further than at the watchdog's last look. */
     if (first == last)
         snprintf(text, n, "group %s, call %lld, %s", g->name, (long long)last, name);
     else
@@ -204,14 +207,14 @@ static void guard_describe(const void *context, char *text, size_t n)
                  (long long)last, name);
 }
 
-/* If ranks are processes, rank 0's process holds the deadlines, and ends this one if the watchdog
- * stands. */
+/* If ranks are processes, rank 0's process enforces the deadlines, and ends this one if the
+ * watchdog is stuck. */
 static bool is_guarded(const NcclGroup *g)
 {
     return g->timeout > 0 && !watched_is_reported();
 }
 
-/* Fills in what the watchdog's group and the one that others see have in common. */
+/* Copies to the published group (WatchedGroup) what it has in common with the watchdog's group. */
 static void publish(NcclGroup *g)
 {
     WatchedGroup *w = &g->watched;

@@ -1,5 +1,5 @@
-/* above.c -- what a rank does when rank 0, or in a tree a rank on the way to it, has ended or is
- * silent. */
+/* above.c -- what a rank does when rank 0, or, in a tree, a rank on the way to rank 0, has ended or
+ * is silent. */
 #include "model/core/check.h"
 #include "model/core/dumps.h"
 #include "model/core/guard.h"
@@ -10,10 +10,10 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* For how many seconds the message about rank 0 may wait for the reader of a console. */
+/* For how many seconds the message about rank 0 may be blocked by a console that nobody reads. */
 enum { SECONDS_TO_PRINT = 4 };
 
-/* Ends this process without a word, and all below. */
+/* Ends this process silently, and all ranks below. */
 static void end_in_silence(SocketService *service, ExitCode code) __attribute__((noreturn));
 static void end_in_silence(SocketService *service, ExitCode code)
 {
@@ -21,8 +21,8 @@ static void end_in_silence(SocketService *service, ExitCode code)
     ends_now(code);
 }
 
-/* Returns whether another rank's failure does not end this process: it is this rank that fails, or
- * all have left. */
+/* Returns whether this process ignores the failure of another rank: this rank itself fails, or all
+ * have left. */
 static bool goes_its_way(SocketService *service)
 {
     if (atomic_load(&service->granted) || service->farewell) return true;
@@ -32,9 +32,9 @@ static bool goes_its_way(SocketService *service)
     return true;
 }
 
-/* Rank 0's process has ended without a verdict, or the network has. So this one ends, too, unless
- * it is this rank that fails. A launcher reports the loss; without one, a rank of each machine
- * does. */
+/* Rank 0's process has ended without a verdict, or the network to it has failed. So this process
+ * ends, too, unless this rank itself fails. The launcher reports the loss; without one, a rank of
+ * each machine does. */
 void socket_above_lose_rank_0(SocketService *service)
 {
     const SocketLinks *links = service->links;
@@ -50,9 +50,9 @@ void socket_above_lose_rank_0(SocketService *service)
     ends_now(EXIT_PEER_LOST);
 }
 
-/* The connection to the parent, which is not rank 0, has ended without a verdict. The parent's own
- * parent tells rank 0, which says so; it has a moment for that before this process ends. If the
- * parent was silent before, it was stopped, which is what rank 0 has said. */
+/* The connection to the parent, which is not rank 0, has closed without a verdict. The parent's own
+ * parent tells rank 0, which prints the error; this process waits a moment for that before it ends.
+ * If the parent was silent before, it was stopped, and rank 0 has printed that. */
 void socket_above_lose_parent(SocketService *service)
 {
     const useconds_t moment = 300000;
@@ -62,15 +62,15 @@ void socket_above_lose_parent(SocketService *service)
     end_in_silence(service, silent ? EXIT_HANG : EXIT_PEER_LOST);
 }
 
-/* Returns whether this rank says that rank 0 is silent, once it is its turn. */
+/* Returns whether this rank, when its turn comes, prints that rank 0 is silent. */
 static bool speaks_without_rank_0(const SocketService *service)
 {
     return !service->links->joined || socket_links_speaks(service->links, service->rank);
 }
 
 /* Returns after how many seconds more than the timeout this rank ends the program because rank 0 is
- * silent. Joined ranks may be cut off from all others, so none waits for another one: the lowest
- * rank of each machine speaks, and the others end without a word. */
+ * silent. Joined ranks may be cut off from all others, so none leaves this to another one: the
+ * lowest rank of each machine prints the error, and the others end silently. */
 static double turn(const SocketService *service)
 {
     const double first = 0.5, others = 1;
@@ -78,9 +78,9 @@ static double turn(const SocketService *service)
     return speaks_without_rank_0(service) ? first : others;
 }
 
-/* Returns the deadline that this rank's wait has exceeded by so many seconds, or 0 if there is
- * none. Rank 0 is silent, and waits that rank 0 does not hear of have no deadline. Writes what it
- * waits in to call. */
+/* Returns the deadline that this rank's wait has exceeded by at least `by` seconds, or 0 if there
+ * is none. Rank 0 is silent, so nobody else enforces these deadlines. Writes a description of the
+ * wait to `call`. */
 static double late_wait(SocketService *service, double by, char call[BLAME_CALL_BYTES])
 {
     double timeout = service->timeout;
@@ -97,8 +97,8 @@ static double late_wait(SocketService *service, double by, char call[BLAME_CALL_
     return 0;
 }
 
-/* Ends this process because rank 0 is silent, and all below. `timeout`: the deadline of the wait in
- * `call`; 0: this rank does not wait, so it says nothing. */
+/* Ends this process, and all ranks below, because rank 0 is silent. `timeout`: the deadline of the
+ * wait in `call`; 0: this rank does not wait, so it prints nothing. */
 static void end_without_rank_0(SocketService *service, double timeout, const char *call)
     __attribute__((noreturn));
 static void end_without_rank_0(SocketService *service, double timeout, const char *call)
@@ -127,15 +127,16 @@ void socket_above_lose_silent_rank_0(SocketService *service)
     end_without_rank_0(service, late_wait(service, 0, call), call);
 }
 
-/* Rank 0 enforces all deadlines but those for itself. If its whole process does not answer, the
- * first rank whose own wait is too long ends the program. Rank 1 does so a second after the
- * deadline, and each further rank a second later, in case those before it do not answer either.
- * Both the silence and the wait must have lasted that long.
+/* Rank 0 enforces all deadlines, except if its own process does not respond. Then another rank
+ * whose wait is too long ends the program. Rank 1 does so a second after the deadline, and each
+ * further rank a second later, in case the ranks before it do not respond either. Both rank 0's
+ * silence and the rank's own wait must have lasted that long.
  *
- * In a tree it may be a rank between that does not answer. Rank 0 finds that out and says so, but
- * its verdict does not come through. So the ranks below end without a word, those next to the
- * silent one first, which tell the others. They leave rank 0 the time that it needs if somebody
- * waits; if nobody does, it may say so a little after they have ended. */
+ * In a tree, the rank that does not respond may be one between this rank and rank 0. Rank 0 detects
+ * this and prints the error, but its verdict does not get through. So the ranks below the silent
+ * rank end silently: its children first, which tell the others. They wait as long as rank 0 needs
+ * to detect a late wait. If no rank waits, rank 0 may print the error a little after they have
+ * ended. */
 void socket_above_watch(SocketService *service)
 {
     const double rank_0_first = 2, others_first = 3;
@@ -147,7 +148,7 @@ void socket_above_watch(SocketService *service)
         silent >= limit || (next && service->relay.quiet >= service->timeout + rank_0_first);
     if (suspect > 0 && cut_off) end_in_silence(service, EXIT_HANG);
     if (suspect != 0 && silent < limit) return;
-    if (late_wait(service, 0, call) <= 0) return; /* the rest takes longer */
+    if (late_wait(service, 0, call) <= 0) return; /* a cheap test first */
     double timeout = late_wait(service, turn(service), call);
     if (timeout <= 0 || silent < timeout + turn(service)) return;
     end_without_rank_0(service, timeout, call);

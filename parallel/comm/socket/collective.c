@@ -1,5 +1,6 @@
-/* collective.c -- collectives of process ranks. Each begins with a meeting, so all ranks make the
- * same call. Small tensors travel with the meeting. Of larger ones the ranks exchange blocks. */
+/* collective.c -- collectives of process ranks. Each begins with a meeting, which ensures that all
+ * ranks make the same call. Small tensors are sent with the meeting; larger ones are exchanged in
+ * blocks. */
 #include "model/core/min_max.h"
 #include "parallel/comm/combine.h"
 #include "parallel/comm/socket/world.h"
@@ -7,17 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of one rank's part of a reduction that are exchanged and summed at a time: at most, and in
- * very large groups, in which all blocks together shall not exceed STAGING_BYTES. */
+/* Bytes of one rank's part of a reduction that are exchanged and summed at a time: BLOCK_BYTES, or
+ * fewer in very large groups, down to SMALLEST_BLOCK, so that all blocks together do not exceed
+ * STAGING_BYTES. */
 enum { BLOCK_BYTES = 256 << 10, SMALLEST_BLOCK = 1 << 10, STAGING_BYTES = 16 << 20 };
 
-/* Copies dense tensors in host memory, which may be the same. */
+/* Copies a dense tensor in host memory. dst and src may be the same. */
 static void copy(Tensor dst, Tensor src)
 {
     if (tensor_bytes(src) > 0) memmove(dst.data, src.data, tensor_bytes(src));
 }
 
-/* Returns room for the operands of a reduction. */
+/* Returns an array for the operands of a reduction. */
 static Tensor *sources(SocketGroup *group)
 {
     if (group->source == NULL)
@@ -27,8 +29,8 @@ static Tensor *sources(SocketGroup *group)
 
 /* ---- small tensors: over member 0 ------------------------------------------------------------ */
 
-/* Returns how many elements of a contribution like x travel with one meeting; 0: its ranks exchange
- * it. */
+/* Returns how many elements of a contribution like x are sent with one meeting; 0: the ranks
+ * exchange x in blocks. */
 static int64_t elements_at_once(const SocketGroup *group, Tensor x)
 {
     int64_t size = socket_size(group), room = (int64_t)group->meeting_bytes / size,
@@ -37,7 +39,8 @@ static int64_t elements_at_once(const SocketGroup *group, Tensor x)
     return room / (int64_t)dtype_size(x.dtype);
 }
 
-/* On member 0: sums all contributions, which are like x. The result replaces its own one. */
+/* On member 0: reduces all contributions, which have the shape of x. The result replaces member 0's
+ * contribution. */
 static Tensor combine(Comm *comm, Device *on, Tensor x, ReduceOp op)
 {
     SocketGroup *group = socket_group(comm);
@@ -50,7 +53,7 @@ static Tensor combine(Comm *comm, Device *on, Tensor x, ReduceOp op)
     return src[0];
 }
 
-/* Elements [at, at + n) of an all-reduce. */
+/* All-reduces elements [at, at + n) through member 0. */
 static void all_reduce_over_0(Comm *comm, SocketFrame call, Device *on, Tensor x, int64_t at,
                               ReduceOp op)
 {
@@ -65,7 +68,7 @@ static void all_reduce_over_0(Comm *comm, SocketFrame call, Device *on, Tensor x
 }
 
 /* On member 0: sends the sum x, elements [at, at + n) of a reduce-scatter, to the others. In a
- * small group each gets what it has in its own part of `part` elements. */
+ * small group each member receives only the elements in its own part (of `part` elements). */
 static void answer_parts(Comm *comm, Tensor x, int64_t part, int64_t at)
 {
     SocketGroup *group = socket_group(comm);
@@ -82,8 +85,8 @@ static void answer_parts(Comm *comm, Tensor x, int64_t part, int64_t at)
     }
 }
 
-/* Elements [at, at + n) of a reduce-scatter of `whole`, which are x. A rank may have a part of them
- * in its own part. */
+/* Reduce-scatters x, elements [at, at + n) of `whole`, through member 0. A rank stores those that
+ * fall into its own part. */
 static void reduce_scatter_over_0(Comm *comm, SocketFrame call, Device *on, Tensor part, Tensor x,
                                   int64_t at)
 {
@@ -105,7 +108,7 @@ static void reduce_scatter_over_0(Comm *comm, SocketFrame call, Device *on, Tens
                (size_t)(last - first) * size);
 }
 
-/* Elements [at, at + n) of each part of an all-gather, of which this rank's are x. */
+/* All-gathers elements [at, at + n) of each part through member 0; x are this rank's. */
 static void all_gather_over_0(Comm *comm, SocketFrame call, Tensor whole, Tensor x, int64_t part,
                               int64_t at)
 {
@@ -119,7 +122,7 @@ static void all_gather_over_0(Comm *comm, SocketFrame call, Tensor whole, Tensor
                 group->contribution + (size_t)i * bytes, bytes);
 }
 
-/* Elements [at, at + n) of a broadcast. */
+/* Broadcasts elements [at, at + n) through member 0. */
 static void broadcast_over_0(Comm *comm, SocketFrame call, Tensor x, int64_t at, int root)
 {
     SocketGroup *group = socket_group(comm);
@@ -146,7 +149,7 @@ static size_t block_bytes(const Comm *comm)
     return (size_t)max_i64(SMALLEST_BLOCK, min_i64(bytes, BLOCK_BYTES));
 }
 
-/* Makes room for the blocks of all members, and returns the elements of one. */
+/* Allocates memory for the blocks of all members, and returns the number of elements of a block. */
 static int64_t prepare_blocks(Comm *comm, DType dtype)
 {
     SocketWorld *world = socket_group(comm)->world;
@@ -180,7 +183,7 @@ static void reduce_block(Comm *comm, Device *on, Tensor x, int64_t share, int64_
     if (mine > 0) comm_combine(on, dst, src, comm->size, op);
 }
 
-/* Sends the blocks that reduce_block has summed to all ranks, and receives theirs. */
+/* Sends the block that this rank has summed in reduce_block to all ranks, and receives theirs. */
 static void gather_block(Comm *comm, Tensor x, int64_t share, int64_t at, int64_t n)
 {
     SocketGroup *group = socket_group(comm);

@@ -1,7 +1,7 @@
 /* connect.c -- connections between two ranks, made when they first exchange data. The rank with the
  * higher number connects. Over local sockets both check that the other one is a process of the same
- * user. Both prove that they know the secret (handshake.h) before anything else is read, so whoever
- * else connects is dropped. Nothing here waits. */
+ * user. Both prove that they know the secret (handshake.h) before anything else is read; other
+ * connections are dropped. Nothing here blocks. */
 #include "model/core/clock.h"
 #include "model/core/min_max.h"
 #include "parallel/comm/socket/world.h"
@@ -13,22 +13,22 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Milliseconds until the next attempt to connect: the first time, and at most. */
+/* Milliseconds until the next attempt to connect: after the first attempt, and at most. */
 enum { FIRST_PAUSE = 2, LONGEST_PAUSE = 200 };
-/* Seconds that an accepted connection has to prove that it is a rank's; and, if there is no room,
- * before it may be dropped for another one. A rank that is dropped connects again. */
+/* Seconds that an accepted connection has to prove that it belongs to a rank; and seconds before it
+ * may be dropped to make room for another one. A rank that was dropped connects again. */
 static const double STRANGER_SECONDS = 5, SHORTEST_STAY = 0.1;
 
 static bool is_of_this_user(const SocketWorld *world, int fd)
 {
     struct ucred peer;
     socklen_t bytes = sizeof peer;
-    if (world->links->at) return true; /* TCP does not tell */
+    if (world->links->at) return true; /* TCP does not provide the peer's user */
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == getuid();
 }
 
-/* Frames are short, and their receivers wait for them. The option does not exist for local sockets.
- */
+/* Frames are short and urgent, so they are sent without delay. The option does not exist for local
+ * sockets. */
 static void send_at_once(int fd)
 {
     const int on = 1;
@@ -47,7 +47,7 @@ SocketPeer *socket_peer_of(SocketWorld *world, int rank)
 
 /* ---- the rank that connects ------------------------------------------------------------------ */
 
-/* Closes what there is of the connection. It is tried again later. */
+/* Closes the unfinished connection, to try again later. */
 static void retry(SocketPeer *peer)
 {
     if (peer->fd >= 0) close(peer->fd);
@@ -57,7 +57,7 @@ static void retry(SocketPeer *peer)
     peer->again = seconds_now() + 1e-3 * peer->pause;
 }
 
-/* Nobody listens there any more, or somebody who is no rank. */
+/* Gives up: nobody listens there any more, or a process that is no rank. */
 static void give_up(SocketPeer *peer)
 {
     if (peer->fd >= 0) close(peer->fd);
@@ -78,10 +78,10 @@ static void prove(SocketWorld *world, SocketPeer *peer)
     peer->state = PEER_PROVES;
 }
 
-/* The connection could not be made. */
+/* Handles a failed attempt to connect. */
 static void refused(SocketPeer *peer, int error)
 {
-    /* A network or a machine may recover. EAGAIN: too many wait to be accepted. */
+    /* A network or a machine may recover. EAGAIN: too many connections wait to be accepted. */
     if (error == ECONNREFUSED || error == ENOENT || error == EACCES || error == EPERM)
         give_up(peer);
     else
@@ -104,7 +104,7 @@ static void begin(SocketWorld *world, SocketPeer *peer)
         refused(peer, errno);
 }
 
-/* Looks whether the connection has been made. */
+/* Checks whether the connection has been established. */
 static void finish(SocketWorld *world, SocketPeer *peer)
 {
     int error = 0;
@@ -131,15 +131,15 @@ void socket_connect(SocketWorld *world, SocketPeer *peer)
         if (peer->handshake.peer_rank != peer->rank) give_up(peer);
         break;
     case HANDSHAKE_REFUSED: give_up(peer); break;
-    /* It had no room, or has ended. Then the next attempt fails. */
+    /* The peer had no room, or has ended; in the second case the next attempt fails. */
     case HANDSHAKE_LOST: retry(peer); break;
     }
 }
 
 /* ---- the rank that accepts ------------------------------------------------------------------- */
 
-/* Goes on with a stranger's proof, and makes the connection that of the rank it belongs to. Returns
- * whether the connection is no stranger's any more. */
+/* Continues the handshake with a stranger. If it succeeds, assigns the connection to the rank that
+ * has proven the secret. Returns whether the stranger can be removed from the list. */
 static bool meet_stranger(SocketWorld *world, SocketStranger *stranger, double now)
 {
     HandshakeState state = handshake_move(&stranger->handshake, stranger->fd);
@@ -162,7 +162,7 @@ static void meet_strangers(SocketWorld *world)
 {
     double now = seconds_now();
     int n = 0;
-    for (int i = 0; i < world->strangers; i++) { /* they stay in their order, the oldest first */
+    for (int i = 0; i < world->strangers; i++) { /* the list stays ordered, the oldest first */
         if (meet_stranger(world, &world->stranger[i], now)) continue;
         if (n < i) world->stranger[n] = world->stranger[i];
         n++;
@@ -170,7 +170,7 @@ static void meet_strangers(SocketWorld *world)
     world->strangers = n;
 }
 
-/* Makes room for another stranger. Returns false if all have come just now. */
+/* Makes room for another stranger. Returns false if all have only just connected. */
 static bool make_room(SocketWorld *world)
 {
     if (world->strangers < STRANGERS) return true;

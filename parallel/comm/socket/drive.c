@@ -9,15 +9,17 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A wait of this many milliseconds is reported to rank 0. Shorter ones cost nothing. After that the
- * rank looks again each second, or sooner if there is no room for another stranger. */
+/* Times in milliseconds. SHORT_WAIT: a wait that lasts longer is reported to rank 0; for a shorter
+ * one no message is sent. LOOK_AGAIN: longest time between two checks of a reported wait.
+ * STRANGERS_AGAIN: the same while there is no room for another stranger. */
 enum { SHORT_WAIT = 20, LOOK_AGAIN = 1000, STRANGERS_AGAIN = 50 };
 
-/* Rank 0 ends the program sooner than this many seconds after a connection was lost. */
+/* After a connection was lost, a rank waits this long for rank 0 to end the program, which should
+ * happen sooner. */
 static const double LOST_SECONDS = 10;
 
-/* What a descriptor is for, if not for a member: it accepts connections; rank 0 has a question; the
- * connection of the tree of control is being made. */
+/* Purposes of descriptors that do not belong to a member: accepting connections; a question of rank
+ * 0; a connection of the control tree that is being established. */
 enum { ACCEPTS = -1, NUDGE = -2, CONNECTS = -3 };
 
 static void add(SocketPass *pass, int fd, short events, int member)
@@ -31,14 +33,15 @@ static void add(SocketPass *pass, int fd, short events, int member)
     pass->member[pass->n++] = member;
 }
 
-/* Makes the pass look again after so many milliseconds, at most. */
+/* Makes the rank check again after at most this many milliseconds. */
 static void look_after(SocketPass *pass, int milliseconds)
 {
     if (milliseconds < 1) milliseconds = 1;
     if (pass->again == 0 || milliseconds < pass->again) pass->again = milliseconds;
 }
 
-/* Names the rank in the wait: all that are pending come first, then those that have closed. */
+/* Adds the rank to the wait's list, in which all pending ranks come first, then those that have
+ * closed their connection. */
 static void name_rank(SocketWait *wait, int rank, bool gone)
 {
     if (!gone && wait->whos < SOCKET_NAMED) {
@@ -50,7 +53,8 @@ static void name_rank(SocketWait *wait, int rank, bool gone)
     }
 }
 
-/* The connection to a peer with a lower rank is not made yet. `member`: what it is for. */
+/* Handles a connection to a peer with a lower rank that is not established yet. `member`: a member,
+ * or another purpose. */
 static void pass_connecting(SocketPass *pass, const SocketPeer *peer, int member)
 {
     if (peer->state == PEER_CONNECTS)
@@ -161,7 +165,7 @@ static void report(SocketGroup *group, uint64_t number)
     socket_service_waits(&world->service, wait);
 }
 
-/* Receives what the member has sent. Returns whether anything has moved. */
+/* Receives what the member has sent. Returns whether any byte was transferred. */
 static bool take_from(SocketGroup *group, int member, bool writable, SocketExpects expects)
 {
     SocketPeer *peer = socket_peer(group, member);
@@ -172,8 +176,8 @@ static bool take_from(SocketGroup *group, int member, bool writable, SocketExpec
     return moved;
 }
 
-/* Answers a question of rank 0: does this rank still wait? Looks at all connections, because the
- * answer must take into account all that was sent before the question. */
+/* Answers rank 0's question whether this rank still waits. Checks all connections first, because
+ * the answer must take into account everything that was sent before the question. */
 static bool look_again(SocketGroup *group, int members, SocketExpects expects)
 {
     SocketWorld *world = group->world;
@@ -189,7 +193,7 @@ static bool look_again(SocketGroup *group, int members, SocketExpects expects)
     return moved;
 }
 
-/* Acts on what poll has found. Returns whether anything has moved. */
+/* Handles the events that poll has found. Returns whether any byte was transferred. */
 static bool act(SocketGroup *group, int members, SocketExpects expects)
 {
     const SocketPass *pass = &group->world->pass;
@@ -208,7 +212,7 @@ static bool act(SocketGroup *group, int members, SocketExpects expects)
     return moved;
 }
 
-/* Returns for how many milliseconds to wait. */
+/* Returns how many milliseconds poll may wait. */
 static int limit_of(const SocketPass *pass, bool reported)
 {
     int limit = reported ? LOOK_AGAIN : SHORT_WAIT;
@@ -220,7 +224,8 @@ void socket_drive(Comm *comm, int members, SocketExpects expects)
     SocketGroup *group = socket_group(comm);
     SocketService *service = &group->world->service;
     const SocketPass *pass = &group->world->pass;
-    double lost = 0, still = 0; /* seconds without a peer; since anything has moved */
+    double lost = 0, still = 0; /* lost: seconds since a peer was lost; still: seconds since a byte
+                                 * was transferred */
     bool reported = false;
     uint64_t number = ++group->world->waits;
     for (pass_all(group, members, expects); pass->pending; pass_all(group, members, expects)) {
@@ -232,15 +237,15 @@ void socket_drive(Comm *comm, int members, SocketExpects expects)
         poll(pass->fd, (nfds_t)pass->n, limit);
         double seconds = seconds_now() - start;
         comm->waited += seconds;
-        /* After the process was stopped, at most one limit counts. */
+        /* If the process was stopped meanwhile, at most `limit` counts. */
         lost = gone ? lost + fmin(seconds, 1e-3 * limit) : 0;
         if (lost > LOST_SECONDS)
             fail(EXIT_PEER_LOST, "group %s: rank %d has lost its connection to another rank",
                  group->share.name, group->world->rank);
         bool moved = act(group, members, expects);
         still = moved ? 0 : still + seconds;
-        /* A transfer that goes on begins a new wait. A meeting waits for the last rank, whoever
-         * comes before. */
+        /* A transfer that makes progress begins a new wait. In a meeting this is not so: it waits
+         * for the last rank, however many arrive before. */
         if (moved && !group->meeting) {
             if (reported) socket_service_goes_on(service);
             reported = false;

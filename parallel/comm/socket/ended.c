@@ -1,4 +1,4 @@
-/* ended.c -- ends the program when the process of a rank has ended, or nothing is heard of it. */
+/* ended.c -- ends the program when the process of a rank has ended, or sends nothing any more. */
 #include "model/core/check.h"
 #include "model/core/guard.h"
 #include "model/core/log.h"
@@ -7,12 +7,12 @@
 #include <string.h>
 #include <sys/wait.h>
 
-/* Seconds for which the launcher's report about an ended process is awaited. */
+/* For how many seconds rank 0 waits for the launcher's report about an ended process. */
 static const double REPORT = 1;
-/* So many seconds after the timeout a silent rank counts as lost: there may be one between two of
- * its words. */
+/* A silent rank counts as lost this many seconds after the timeout: more than the second between
+ * two of its packets. */
 static const double SILENT = 1.5;
-/* For so many seconds a message may wait for the reader of a console. */
+/* For how many seconds a message may be blocked by a console that nobody reads. */
 enum { SECONDS_TO_PRINT = 4 };
 
 void socket_hub_speak_for(const SocketHub *hub, int rank)
@@ -20,12 +20,14 @@ void socket_hub_speak_for(const SocketHub *hub, int rank)
     log_set_rank(rank, hub->links->place[rank]);
 }
 
-/* Ends the program because the process of a rank has ended. Another thread of this process may be
- * failing already, for the same cause, and wait for this one (service.c), so this is no fail(). */
+/* Ends the program because the process of a rank has ended. This must not call fail(): another
+ * thread of this process may already be failing for the same cause, and wait for this thread
+ * (service.c). */
 static void end_for_ended(SocketHub *hub, int rank)
 {
     const SocketHubRank *r = &hub->rank[rank];
-    /* It could not claim before it had joined the world. */
+    /* A rank that had not joined the world yet could not ask for permission, and has printed its
+     * error itself. */
     bool said = r->known && r->spoken && WIFEXITED(r->status) && WEXITSTATUS(r->status) != EXIT_OK;
     int code = said ? WEXITSTATUS(r->status) : (int)EXIT_PEER_LOST;
     if (!socket_hub_claim(hub, 0, code)) return;
@@ -49,8 +51,9 @@ static void end_for_ended(SocketHub *hub, int rank)
     ends_now(EXIT_PEER_LOST);
 }
 
-/* Ends the program if the process of a rank has ended that had not left, or that others need to
- * hear of rank 0. If several have, the launcher's reports tell which was the first. */
+/* Ends the program if the process of a rank has ended that had not left the world, or that forwards
+ * packets for others. If several have ended, the order of the launcher's reports shows which was
+ * the first. */
 static void judge_ended(SocketHub *hub, double passed)
 {
     int first = -1;
@@ -66,8 +69,8 @@ static void judge_ended(SocketHub *hub, double passed)
     if (first >= 0) end_for_ended(hub, first);
 }
 
-/* Returns why nothing is heard of a rank: the highest rank above it in the tree that is silent,
- * too, or itself. */
+/* Returns the rank because of which nothing comes from `rank`: the highest silent rank above it in
+ * the tree, or `rank` itself. */
 static int cause_of_silence(const SocketHub *hub, int rank)
 {
     int cause = rank;
@@ -89,7 +92,8 @@ void socket_hub_end_for_silent(SocketHub *hub, int rank)
     ends_now(EXIT_HANG);
 }
 
-/* Joined ranks send a word each second. No launcher knows whether their processes are stopped. */
+/* Joined ranks send a packet each second. Only their silence shows that they are stopped, because
+ * they have no launcher. */
 static void judge_silent(SocketHub *hub, double passed)
 {
     if (!hub->links->joined || hub->timeout <= 0) return;

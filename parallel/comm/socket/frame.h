@@ -1,6 +1,6 @@
-/* frame.h -- inside parallel/comm/socket: what travels between two ranks, and between a rank and
- * rank 0. All ranks run the same program, so these structs are sent as they are. Those on the
- * connections to rank 0 are packets (stream.h), which never exceed PACKET_BYTES. */
+/* frame.h -- inside parallel/comm/socket: the data structures that ranks send: frames between two
+ * ranks, and packets between a rank and rank 0 (stream.h), which never exceed PACKET_BYTES. All
+ * ranks run the same program, so the structs are sent as they are in memory. */
 #ifndef PARALLEL_COMM_SOCKET_FRAME_H
 #define PARALLEL_COMM_SOCKET_FRAME_H
 
@@ -11,16 +11,18 @@
 /* ---- between any two ranks: a frame, followed by its data ------------------------------------ */
 
 typedef enum {
-    FRAME_ARRIVE, /* to the parent in a group's tree, of small groups member 0: the sender, and all
-                   * below it, have arrived at a meeting; the data are what they contribute */
-    FRAME_ODD,    /* before the ARRIVE: the call of one below, rank `number`, which differs */
+    FRAME_ARRIVE, /* to the parent in a group's tree, or to member 0 of a small group: the sender
+                   * and all members below it have arrived at a meeting; the data are their
+                   * contributions */
+    FRAME_ODD,    /* before the ARRIVE: the call of rank `number` below the sender, which differs
+                   * from the sender's */
     FRAME_MET,    /* from the parent: all have arrived; the data are the answer */
     FRAME_OFFER,  /* a message can be sent */
     FRAME_ACCEPT, /* the receiver of the oldest offered message waits for its data */
     FRAME_DATA    /* elements of a tensor that the receiver expects */
 } SocketFrameKind;
 
-/* The calls of a frame: a CommVerb, or one of these. */
+/* Values of SocketFrame.call: a CommVerb, or one of these. */
 enum { CALL_BARRIER = COMM_VERBS, CALL_SPLIT, CALL_TREE, CALLS };
 
 typedef struct {
@@ -37,37 +39,40 @@ typedef struct {
 /* ---- between a rank and rank 0: packets ------------------------------------------------------ */
 
 typedef enum {
-    PACKET_REPORT,   /* to rank 0: a SocketReport, after the groups of the same moment */
+    PACKET_REPORT,   /* to rank 0: a SocketReport, after the PACKET_GROUPs that belong to it */
     PACKET_GROUP,    /* to rank 0: a SocketGroupReport */
     PACKET_WATCHED,  /* to rank 0: a SocketWatched */
-    PACKET_CLAIM,    /* to rank 0: the rank's process fails and asks to be the one that speaks */
-    PACKET_GRANT,    /* from rank 0: it may speak */
+    PACKET_CLAIM,    /* to rank 0: the rank's process fails and asks for permission to print the
+                      * error */
+    PACKET_GRANT,    /* from rank 0: permission granted */
     PACKET_ASK,      /* from rank 0: report at once */
     PACKET_VERDICT,  /* from rank 0: another rank has failed; end with this code */
     PACKET_FAREWELL, /* from rank 0, to ranks without a launcher: all ranks have left the world */
-    PACKET_TREE,  /* to rank 0: the last word on this connection; all others come over the tree */
-    PACKET_LOST,  /* to rank 0: the process of a child of the sender has ended. From above in the
-                   * tree: rank 0's has (EXIT_PEER_LOST), or is silent (EXIT_HANG) */
-    PACKET_DUMP,  /* to rank 0: the sender wishes a dump of the flight recorders (dumps.h), number
-                   * `asked`. From rank 0: write it */
-    PACKET_ALIVE, /* from a parent that is not rank 0: it lives. To rank 0: the sender does */
-    PACKET_ENDED  /* from the launcher to rank 0: a rank's process has ended */
+    PACKET_TREE,     /* to rank 0: the last packet on this connection; all others will come over the
+                      * tree */
+    PACKET_LOST,     /* to rank 0: the process of a child of the sender has ended. From the parent:
+                      * rank 0's process has ended (EXIT_PEER_LOST), or is silent (EXIT_HANG) */
+    PACKET_DUMP,     /* to rank 0: a request for a dump of the flight recorders (dumps.h), number
+                      * `asked`. From rank 0: write it */
+    PACKET_ALIVE,    /* from a parent that is not rank 0, or to rank 0: a sign of life */
+    PACKET_ENDED     /* from the launcher to rank 0: a rank's process has ended */
 } SocketPacketKind;
 
-/* No packet is longer. */
+/* The largest size of a packet. */
 enum { PACKET_BYTES = 1024 };
 
 typedef struct {
     uint32_t bytes; /* of the whole packet */
     int32_t kind;
-    int32_t rank; /* to rank 0: who sends it; from rank 0: to whom, -1: all below */
+    int32_t rank; /* to rank 0: the sender; from rank 0: the receiver, or -1 for all ranks below */
 } SocketPacketHead;
 
-/* A packet that says one thing. */
+/* A short packet without a report. */
 typedef struct {
     SocketPacketHead head;
-    int32_t rank;   /* of an ENDED, and of a LOST to rank 0: that rank. Of a VERDICT: the one that
-                     * speaks. Of an ALIVE from a parent: the one that is silent above it; -1: none */
+    int32_t rank;   /* of an ENDED, and of a LOST to rank 0: the rank that has ended. Of a VERDICT:
+                     * the rank that prints the error. Of an ALIVE from a parent: the silent rank
+                     * above it; -1: none */
     int32_t code;   /* exit code, or the wait status of an ended process */
     int32_t spoken; /* of an ENDED: the process has printed an error message */
     uint64_t asked; /* of an ASK, of a DUMP: its number */
@@ -78,8 +83,8 @@ static inline SocketWord socket_word(SocketPacketKind kind)
     return (SocketWord){.head = {.bytes = sizeof(SocketWord), .kind = (int32_t)kind}};
 }
 
-/* One group of a rank. Its members follow in the first packets about the group. If they are so
- * uneven that one packet cannot hold them, only member 0 sends them. */
+/* The state of one group of a rank. The first packets about a group also list its members. If one
+ * packet cannot hold them, because they are too unevenly spaced, only member 0 sends them. */
 enum { RUNS_IN_PACKET = 64 };
 typedef struct {
     SocketPacketHead head;
@@ -87,30 +92,32 @@ typedef struct {
     uint64_t id;
     char name[16];
     int64_t meetings; /* number of meetings that the rank has begun */
-    int32_t member;   /* which member the rank is */
+    int32_t member;   /* the rank's index in the group */
     int32_t closed;   /* the rank has left the group */
-    int32_t at, runs; /* these runs begin at member `at` */
+    int32_t at, runs; /* the runs in this packet begin at member `at` */
     RankRun run[RUNS_IN_PACKET];
 } SocketGroupReport;
 
-/* What a rank waits in after it has left all groups: for the others to leave (rank 0), or until its
- * last report can be sent. */
+/* Describes the wait of a rank after it has left all groups: rank 0 waits for the others to leave,
+ * another rank until its last report can be sent. */
 #define SOCKET_LAST_WAIT "end of the program"
 
-/* What a rank waits for. Of many ranks, some are named. */
+/* What a rank waits for. It names at most SOCKET_NAMED ranks. */
 enum { SOCKET_NAMED = 64 };
 typedef struct {
     int32_t waits;
     int32_t unlimited; /* the wait has no deadline */
-    int32_t meets;     /* for a meeting: rank 0 knows from all reports who has not arrived */
-    int32_t whos;      /* else: number of ranks that it waits for, */
-    int32_t gones;     /* and of those of them that have closed their connection; at most
+    int32_t meets;     /* it waits in a meeting: rank 0 knows from all reports who has not
+                        * arrived */
+    int32_t whos;      /* otherwise: number of ranks that it waits for, */
+    int32_t gones;     /* and number of those that have closed their connection; at most
                         * SOCKET_NAMED each */
     int32_t zero;
     uint64_t wait; /* number of this wait; each has its own deadline */
     uint64_t group;
     int64_t meeting;    /* number of the meeting */
-    uint64_t confirmed; /* the question after which the rank has looked again and still waits */
+    uint64_t confirmed; /* the latest question of rank 0 after which the rank has confirmed that it
+                         * still waits */
     char call[BLAME_CALL_BYTES];
     int32_t rank[2 * SOCKET_NAMED]; /* `whos` world ranks, then `gones` */
 } SocketWait;
@@ -122,7 +129,8 @@ typedef struct {
     SocketWait wait;
 } SocketReport;
 
-/* One of the watched groups of a rank, of another transport: number `at` of `calls`. */
+/* The state of one of a rank's watched groups, which belong to another transport: number `at` of
+ * `calls`. */
 enum { WATCHED_IN_REPORT = 16 };
 typedef struct {
     SocketPacketHead head;

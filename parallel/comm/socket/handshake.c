@@ -13,8 +13,8 @@ enum { PROGRAM_BYTES = 8, LABEL_BYTES = 16 };
 enum { AT_VERSION = 8, AT_RANK = 12, AT_NAME = 16, AT_NONCE = 24, NONCE_BYTES = 32 };
 _Static_assert((int)AT_NONCE + (int)NONCE_BYTES == (int)HANDSHAKE_HELLO_BYTES, "layout of a hello");
 
-/* [accepts]: how the hello and the code of this side begin. A side does not take its own for the
- * other's, so what it sent may be sent back to it, or a socket may be connected with itself. */
+/* [accepts]: how the hello and the code of this side begin. They differ, so a side refuses its own
+ * bytes if they are sent back to it, or if a socket is connected to itself. */
 static const char *const program[2] = {"train.c>", "train.c<"};
 static const char *const label[2] = {"train.c connects", "train.c accepts "};
 
@@ -32,7 +32,7 @@ static uint64_t get_number(const unsigned char *from, int bytes)
     return number;
 }
 
-/* Adds bytes to what will be sent. */
+/* Queues bytes. */
 static void put(Handshake *h, const void *data, int bytes)
 {
     CHECK(h->out_bytes + bytes <= HANDSHAKE_BYTES, "%d bytes", h->out_bytes + bytes);
@@ -79,12 +79,12 @@ static void refuse(Handshake *h, HandshakeReason reason)
 {
     h->outcome = HANDSHAKE_REFUSED;
     h->reason = reason;
-    /* If only version or name differ, the other side shall find out, too. */
+    /* If only the version or the name differ, tell the other side, too. */
     if (h->accepts && reason != HANDSHAKE_OTHER_PROGRAM && h->got <= HANDSHAKE_HELLO_BYTES)
         put(h, h->hello, HANDSHAKE_HELLO_BYTES);
 }
 
-/* Looks at the part of the other side's hello that has arrived. */
+/* Checks the part of the other side's hello that has arrived. */
 static void check_hello(Handshake *h)
 {
     size_t begin = (size_t)h->got < PROGRAM_BYTES ? (size_t)h->got : PROGRAM_BYTES;
@@ -128,7 +128,7 @@ static void check_proof(Handshake *h)
         refuse(h, HANDSHAKE_WRONG_SECRET);
 }
 
-/* Sends what is to be sent. Returns whether all of it was. */
+/* Sends what is queued. Returns whether all of it was sent. */
 static bool flush(Handshake *h, int fd)
 {
     while (h->sent < h->out_bytes) {
@@ -137,7 +137,7 @@ static bool flush(Handshake *h, int fd)
         if (sent < 0 && errno == EINTR) continue;
         if (sent < 0 && errno == EAGAIN) return false;
         if (sent < 0) {
-            /* Who is refused need not hear it. */
+            /* If the outcome is a refusal, it does not matter that the peer did not receive it. */
             h->state = h->outcome == HANDSHAKE_REFUSED ? HANDSHAKE_REFUSED : HANDSHAKE_LOST;
             return false;
         }
@@ -152,7 +152,7 @@ static bool receive(Handshake *h, int fd)
     int end = h->got < HANDSHAKE_HELLO_BYTES ? HANDSHAKE_HELLO_BYTES : HANDSHAKE_BYTES;
     ssize_t got = recv(fd, h->in + h->got, (size_t)(end - h->got), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) return true;
-    /* A connecting socket has no end yet (ENOTCONN). */
+    /* ENOTCONN: the connect is still in progress. */
     if (got < 0 && (errno == EAGAIN || errno == ENOTCONN)) return false;
     if (got <= 0) {
         if (got == 0) errno = 0;

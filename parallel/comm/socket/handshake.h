@@ -1,18 +1,17 @@
-/* handshake.h -- two processes of several machines prove to each other that they know a secret,
- * before either reads anything else of the other. The secret itself never travels.
+/* handshake.h -- two processes on different machines prove to each other that they know a secret,
+ * before either reads anything else from the other. The secret itself is never sent.
  *
  *     connecting side                                    accepting side
  *       hello: program, version, rank, name, nonce  --->
  *                                                   <---   its hello
  *       HMAC-SHA256(secret, "connects", both hellos) -->
- *                                                   <---   HMAC-SHA256(secret, "accepts", both
- * hellos), or that it refuses
+ *                                <---  HMAC-SHA256(secret, "accepts", both hellos), or a refusal
  *
  * The nonces are new for each connection, so recorded bytes of another connection prove nothing.
- * The two codes begin with different words, so a code that is sent back proves nothing either. The
- * accepting side, to which anybody may connect, proves its knowledge only after the other one has.
- * What follows on the connection is neither encrypted nor authenticated: somebody who can change
- * packets between the machines can take over a connection. */
+ * The inputs of the two codes begin with different words, so a code that is sent back to its sender
+ * proves nothing either. Anybody may connect to the accepting side, so it proves its knowledge only
+ * after the connecting side has done so. What follows on the connection is neither encrypted nor
+ * authenticated: whoever can change packets between the machines can take over a connection. */
 #ifndef PARALLEL_COMM_SOCKET_HANDSHAKE_H
 #define PARALLEL_COMM_SOCKET_HANDSHAKE_H
 
@@ -24,17 +23,17 @@ enum {
     /* 8 bytes of program and direction; 4 version; 4 rank; 8 name; 32 nonce. Numbers are
      * little-endian. */
     HANDSHAKE_HELLO_BYTES = 56,
-    /* 1 if the other side's code was right, else 0; then the own code. */
+    /* A byte that is 1 if the other side's code was right, else 0; then this side's code. */
     HANDSHAKE_PROOF_BYTES = 1 + SHA256_BYTES,
-    /* No side sends or receives more than that. */
+    /* Neither side sends or receives more bytes. */
     HANDSHAKE_BYTES = HANDSHAKE_HELLO_BYTES + HANDSHAKE_PROOF_BYTES
 };
 
 typedef enum {
     HANDSHAKE_GOES_ON, /* call handshake_move again when the descriptor is ready */
     HANDSHAKE_PROVEN,
-    HANDSHAKE_REFUSED, /* by one of the sides: HandshakeReason says why */
-    HANDSHAKE_LOST     /* the connection has failed or was closed; errno says why, 0: closed */
+    HANDSHAKE_REFUSED, /* by one of the sides, for the HandshakeReason */
+    HANDSHAKE_LOST     /* the connection has failed (errno) or was closed (errno is 0) */
 } HandshakeState;
 
 typedef enum {
@@ -53,17 +52,17 @@ typedef struct Handshake {
     int32_t peer_rank;     /* once PROVEN */
     uint32_t peer_version; /* 0: not known */
     int sent, out_bytes, got;
-    unsigned char hello[HANDSHAKE_HELLO_BYTES]; /* the own one */
+    unsigned char hello[HANDSHAKE_HELLO_BYTES]; /* this side's hello */
     unsigned char out[HANDSHAKE_BYTES], in[HANDSHAKE_BYTES];
 } Handshake;
 
-/* Begins a handshake on one connection. `accepts`: the other side has connected. own_rank: what the
- * other side finds in its peer_rank; any number. Ends the program (EXIT_SYSTEM) if the system gives
- * no random bytes. */
+/* Begins a handshake on one connection. `accepts`: the other side has opened the connection.
+ * own_rank: the number that the other side gets as peer_rank. Ends the program (EXIT_SYSTEM) if the
+ * system gives no random bytes. */
 void handshake_begin(Handshake *h, const unsigned char secret[SHA256_BYTES], bool accepts,
                      int32_t own_rank);
 /* Before the first move: both sides must have the same name (default 0), which is no secret. It
- * tells another job from a peer that has been given a wrong secret. */
+ * distinguishes a rank of another job from a rank that was given a wrong secret. */
 void handshake_name(Handshake *h, uint64_t name);
 /* Sends and receives what is possible without waiting, whether or not the descriptor is in
  * O_NONBLOCK mode. A socket whose connect is in progress is allowed. Reads no byte that follows the

@@ -1,5 +1,5 @@
-/* hub.c -- receives the reports of all ranks in rank 0's process. They are kept in a table
- * (table.c), and what follows from it is in judge.c. */
+/* hub.c -- receives the reports of all ranks in rank 0's process. They are stored in a table
+ * (table.c); judge.c draws the conclusions. */
 #include "parallel/comm/socket/hub.h"
 
 #include "model/core/check.h"
@@ -14,16 +14,18 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Seconds between two looks at the table, at most, and while answers are awaited. A deadline is
- * looked at this many times, so that at most one part of it counts while the process is stopped. */
+/* Seconds between two checks of the table: LONGEST_LOOK at most, SOON while rank 0 waits for
+ * answers. A timeout is divided into at least LOOKS checks: if the process is stopped in one, at
+ * most this part of the timeout counts. */
 static const double LONGEST_LOOK = 1, SOON = 0.01;
 enum { LOOKS = 16 };
-/* In worlds of more ranks packets are taken together: for so many microseconds a rank, at most. */
+/* In worlds of more than SMALL_WORLD ranks packets are handled in batches, for which the thread
+ * waits MOMENT microseconds per rank, but at most LONGEST_MOMENT. */
 enum { SMALL_WORLD = 64, MOMENT = 10, LONGEST_MOMENT = 50000 };
-/* For so many seconds rank 0 waits at most until joined ranks have its last words. */
+/* For how many seconds rank 0 waits at most until joined ranks have received its last packets. */
 static const double SEND_SECONDS = 1;
-/* At the end of the program, rank 0 waits at least so many seconds for the next rank to leave: a
- * rank may need longer than a short timeout to release what it has. */
+/* At the end of the program, rank 0 waits at least this many seconds for the next rank to leave:
+ * releasing its resources may take a rank longer than a short timeout. */
 static double last_wait = 30;
 
 void socket_hub_set_last_wait(double seconds)
@@ -70,9 +72,10 @@ void socket_hub_destroy(SocketHub *hub)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* Sends a word to `rank`, or over it to others. A word that finds no room is lost: its receiver is
- * stopped, or is about to find out that rank 0 has ended. Room is left for those that come once.
- * The caller may be a thread that fails, so it does not wait for long. */
+/* Sends a packet to `rank`, or over it to others. If there is no room, the packet is dropped: its
+ * receiver is stopped, or is about to find out that rank 0 has ended. Some room is reserved for
+ * packets that are sent only once. The caller may be a thread that fails, so this does not wait for
+ * long. */
 static void tell_over(SocketHub *hub, int rank, const SocketWord *word)
 {
     SocketStream *stream = &hub->stream[rank];
@@ -103,7 +106,7 @@ void socket_hub_use_tree(SocketHub *hub)
     atomic_store(&hub->tree, true);
 }
 
-/* Sends what is left. Returns whether some still is. */
+/* Sends what could not be sent before. Returns whether something is still left. */
 static bool flush(SocketHub *hub, int rank)
 {
     SocketStream *stream = &hub->stream[rank];
@@ -154,7 +157,8 @@ bool socket_hub_claim(SocketHub *hub, int rank, int code)
     verdict.code = code;
     verdict.rank = rank;
     if (!atomic_compare_exchange_strong(&hub->claimed, &none, rank)) return false;
-    /* Before the rank may speak and end: it may have to pass the verdict on. */
+    /* This comes before the permission, after which the rank ends: it may have to forward the
+     * verdict. */
     tell_all(hub, verdict);
     if (rank != 0) tell(hub, rank, socket_word(PACKET_GRANT));
     if (hub->links->joined) socket_streams_finish(hub->stream, hub->ranks, &hub->service->sends);
@@ -163,7 +167,7 @@ bool socket_hub_claim(SocketHub *hub, int rank, int code)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* The rank has said its last word on its own connection: all others come over its parent. */
+/* The rank has sent the last packet on its own connection: all others will come over its parent. */
 static void leave_star(SocketHub *hub, int rank)
 {
     SocketStream *stream = &hub->stream[rank];
@@ -174,8 +178,8 @@ static void leave_star(SocketHub *hub, int rank)
     pthread_mutex_unlock(&hub->service->sends);
 }
 
-/* Takes what has come over `rank` from itself or one below it. Returns false if neither can have
- * sent it. */
+/* Handles a packet that has come over `rank`, from itself or from a rank below it. Returns false if
+ * neither can have sent it. */
 static bool take_from(SocketHub *hub, int rank)
 {
     int from = hub->packet.head.rank;
@@ -189,7 +193,8 @@ static bool take_from(SocketHub *hub, int rank)
     return !own;
 }
 
-/* Receives all that has come over the connection of a rank. What makes no sense ends it. */
+/* Receives all that has come over the connection of a rank. Closes the connection if a packet makes
+ * no sense. */
 static void listen_to(SocketHub *hub, int rank)
 {
     SocketStream *stream = &hub->stream[rank];
@@ -214,7 +219,7 @@ static void listen_to_launcher(SocketHub *hub)
         if (word->head.kind != PACKET_ENDED || word->rank <= 0 || word->rank >= hub->ranks)
             continue;
         SocketHubRank *rank = &hub->rank[word->rank];
-        listen_to(hub, word->rank); /* its goodbye came before */
+        listen_to(hub, word->rank); /* its goodbye came before this report */
         rank->ended = rank->known = true;
         rank->status = word->code;
         rank->spoken = word->spoken;
@@ -224,20 +229,20 @@ static void listen_to_launcher(SocketHub *hub)
 
 static double look_after(const SocketHub *hub, bool soon)
 {
-    /* The silence of a joined rank may be all that there is to notice. */
+    /* The only sign that a joined rank has failed may be its silence. */
     double longest = hub->links->joined ? LONGEST_LOOK / 2 : LONGEST_LOOK;
     if (soon) return SOON;
     return watched_pace(hub->timeout > 0 ? fmin(longest, hub->timeout / LOOKS) : longest);
 }
 
-/* Waits for packets for at most `seconds`, and takes them. */
+/* Waits for packets for at most `seconds`, and handles them. */
 static void listen_for(SocketHub *hub, double seconds)
 {
     struct pollfd *fd = hub->fd;
     uint64_t times;
     int n = hub->ranks, polls = 0;
-    /* Each time costs work for each rank. So in a large world the packets of a moment are taken
-     * together. */
+    /* Each round costs work for each rank, so in a large world it waits a moment and handles a
+     * batch of packets. */
     if (n > SMALL_WORLD) usleep((useconds_t)min_i64(LONGEST_MOMENT, MOMENT * n));
     fd[polls++] = (struct pollfd){.fd = hub->service->wake, .events = POLLIN};
     fd[polls++] =
@@ -256,19 +261,19 @@ static void listen_for(SocketHub *hub, double seconds)
     if (fd[1].revents) listen_to_launcher(hub);
 }
 
-/* Rank 0 has left and waits for the others to leave, as in a call of the world. The time has a
- * limit, so a rank that never leaves cannot keep all others from ending. It begins again whenever a
+/* Rank 0 has left and waits for the others to leave, as in a call of the world. The time is
+ * limited, so a rank that never leaves cannot keep all others from ending. It restarts whenever a
  * rank has left. */
 static void wait_for_the_others(SocketHub *hub)
 {
     SocketHubRank *own = &hub->rank[0];
-    own->left = false; /* it still waits; its groups are closed */
+    own->left = false; /* it still waits, although its groups are closed */
     own->asked = hub->asked;
     own->wait = (SocketWait){.waits = 1, .wait = UINT64_MAX, .confirmed = hub->asked};
     for (int i = 1; i < hub->ranks; i++) {
         if (hub->rank[i].left) continue;
         if (own->wait.whos < SOCKET_NAMED) own->wait.rank[own->wait.whos++] = i;
-        own->wait.wait--; /* another wait for each number of ranks that have not left */
+        own->wait.wait--; /* a new wait for each number of ranks that have not left */
     }
     own->limit = fmax(hub->timeout, last_wait);
     snprintf(own->wait.call, sizeof own->wait.call, "%s", SOCKET_LAST_WAIT);
@@ -277,8 +282,8 @@ static void wait_for_the_others(SocketHub *hub)
                  SOCKET_LAST_WAIT, last_wait);
 }
 
-/* Joined ranks end only now, so no failure of another one is missed. Their connections stay open
- * until they have heard it. */
+/* Joined ranks end only after this packet, so none misses the failure of another one. The
+ * connections stay open until they have received it. */
 static void say_farewell(SocketHub *hub)
 {
     double end = seconds_now() + SEND_SECONDS;
@@ -300,12 +305,12 @@ void socket_hub_main(SocketHub *hub)
     while (!atomic_load(&service->stop) || hub->left < hub->ranks - 1) {
         double seconds = look_after(hub, soon), start = seconds_now();
         listen_for(hub, seconds);
-        /* After the process was stopped, at most one look counts: its peers may have been stopped,
-         * too. */
+        /* If the process was stopped meanwhile, at most `seconds` counts: its peers may have been
+         * stopped, too. */
         double passed = fmin(seconds_now() - start, seconds);
         watched_pass(passed);
-        /* So that the others know that this process lives. They measure how long it is silent, so
-         * time in which it was stopped counts. */
+        /* A sign of life for the others. They measure how long this process is silent, so time in
+         * which it was stopped counts. */
         if (seconds_now() - asked >= socket_heartbeat(hub->links, hub->timeout)) {
             socket_hub_ask(hub, false);
             asked = seconds_now();

@@ -1,6 +1,7 @@
 /* hub.h -- inside parallel/comm/socket: what rank 0's process knows about all ranks. From their
- * reports it finds out who keeps whom waiting, enforces parallel.timeout, and notices ranks that
- * end. It lets one failure speak, and sends the verdict to all other ranks. */
+ * reports it finds out which ranks wait for which, enforces parallel.timeout, and detects ranks
+ * that have ended. It allows one rank to print the error of a failure, and sends the verdict (the
+ * exit code) to all other ranks. */
 #ifndef PARALLEL_COMM_SOCKET_HUB_H
 #define PARALLEL_COMM_SOCKET_HUB_H
 
@@ -13,13 +14,14 @@ typedef struct SocketHubGroup {
     struct SocketHubGroup *next; /* in the same bucket */
     uint64_t id;
     char name[16];
-    SocketMembers members; /* those that are not known have not reported the group */
-    int known, open;       /* number of members that are known, and that have not left */
-    int64_t *meetings;     /* [size] begun by each member */
+    SocketMembers members; /* unknown members have not reported the group yet */
+    int known, open;       /* known: number of known members; open: number of members that have not
+                            * left */
+    int64_t *meetings;     /* [size] number of meetings that each member has begun */
     bool *closed;          /* [size] the member has left */
     int64_t least_left;    /* the fewest meetings that a member had begun when it left */
-    /* Whether those that wait at meeting `asked_at` wait for the rank that prints alone, as found
-     * when time passed for the `asked_in`-th time. */
+    /* Cache: in pass number `asked_in` it was found whether the ranks that wait in meeting
+     * `asked_at` wait only for the rank that prints. */
     uint64_t asked_in;
     int64_t asked_at;
     bool for_printer;
@@ -29,17 +31,18 @@ typedef struct {
     SocketWait wait;
     uint64_t asked; /* the question that its latest report answers */
     bool left;
-    bool carries;      /* it passes on what others send, also after it has left */
-    bool ended, known; /* its process has ended; the launcher has reported it, with this: */
+    bool carries;      /* it forwards packets of other ranks, even after it has left */
+    bool ended, known; /* ended: its process has ended; known: the launcher has reported it, with
+                        * this: */
     int status;        /* the wait status */
     bool spoken;       /* it has printed an error message */
-    int order;         /* how many had been reported before */
-    double ended_for;  /* seconds since then */
-    double silent;     /* seconds since it was last heard */
-    uint64_t timed;    /* the wait that `patience` belongs to */
-    double limit;      /* how many seconds a wait of this rank may take */
+    int order;         /* number of processes that had been reported before */
+    double ended_for;  /* seconds since rank 0 found that it has ended */
+    double silent;     /* seconds since its last packet */
+    uint64_t timed;    /* number of the wait that `patience` belongs to */
+    double limit;      /* seconds that a wait of this rank may take */
     double patience;   /* seconds that it may still take */
-    uint64_t suspect;  /* the wait that seems to be for a rank that has left */
+    uint64_t suspect;  /* number of the wait that seems to be for a rank that has left */
     uint64_t question; /* the question whose answer confirms it */
     int calls;         /* number of watched groups */
     WatchedCall *call; /* [WATCHED_IN_REPORT], or NULL */
@@ -50,26 +53,28 @@ struct SocketHub {
     SocketLinks *links;
     int ranks;
     double timeout;
-    atomic_int claimed; /* the rank whose failure speaks; -1: none */
-    atomic_bool tree;   /* all ranks are reached over a tree, of which rank 0's children are left */
-    int reported;       /* how many processes the launcher has reported as ended */
-    int left;           /* how many ranks but rank 0 have left */
+    atomic_int claimed; /* the rank that was allowed to print its failure; -1: none */
+    atomic_bool tree;   /* packets are sent over the tree: of rank 0's connections only those to its
+                         * children remain */
+    int reported;       /* number of processes that the launcher has reported as ended */
+    int left;           /* number of ranks other than 0 that have left */
     SocketHubRank *rank;  /* [ranks] */
     SocketStream *stream; /* [ranks] the connections to them; service->sends guards sending */
     SocketStream launcher;
-    struct pollfd *fd;       /* [ranks + 1] those that are polled: */
+    struct pollfd *fd;       /* [ranks + 1] polled descriptors, */
     int *polled;             /* [ranks + 1] ranks */
     SocketHubGroup **bucket; /* [buckets], a power of 2: the groups by id */
     int buckets, groups;
-    uint64_t passes;        /* how often time has passed */
+    uint64_t passes;        /* number of passes: calls that add to the waiting times */
     uint64_t asked;         /* number of questions */
     int64_t dumps;          /* number of the newest dump that was ordered */
-    uint64_t late_question; /* the last one because of a deadline */
-    double asked_for;       /* seconds since then; < 0: its answers are not awaited any more */
-    SocketPacket packet;    /* that was received last */
-    WatchedCall *call;      /* watched calls, those that are judged: `watched` */
+    uint64_t late_question; /* the last question that was asked because of a deadline */
+    double asked_for;       /* seconds since then; < 0: rank 0 no longer waits for answers */
+    SocketPacket packet;    /* the last one received */
+    WatchedCall *call;      /* room for watched calls; those that are being judged are in
+                             * `watched` */
     int *first_call;        /* [ranks] */
-    int *next_call, calls;  /* room for so many */
+    int *next_call, calls;  /* calls: how many there is room for */
     WatchedCalls watched;
     BlameRoom *room; /* for searches */
 };
@@ -85,21 +90,21 @@ void socket_hub_destroy(SocketHub *hub);
 /* For tests: how many seconds rank 0 waits at the end of the program for the next rank to leave, if
  * the timeout is shorter. */
 void socket_hub_set_last_wait(double seconds);
-/* Runs in the service thread until this rank has been stopped and all others have left. */
+/* Runs in the service thread until this rank's service is stopped and all other ranks have left. */
 void socket_hub_main(SocketHub *hub);
-/* Returns whether the rank's failure is the first, and then sends the verdict to all others. May be
- * called from any thread of rank 0's process. */
+/* Returns whether the rank's failure is the first one. If so, sends the verdict to all others. May
+ * be called from any thread of rank 0's process. */
 bool socket_hub_claim(SocketHub *hub, int rank, int code);
 
-/* Orders the dump with this number from all ranks, if it is newer than the last one. In the service
- * thread. */
+/* Tells all ranks to write the dump with this number, if it is newer than the last one. To be
+ * called in the service thread. */
 void socket_hub_dump(SocketHub *hub, int64_t number);
 
-/* All ranks of a large world are connected in its tree (relay.h): from now on rank 0 uses it. May
- * be called from any thread. */
+/* From now on rank 0 uses the tree of a large world (relay.h), in which all ranks are connected.
+ * May be called from any thread. */
 void socket_hub_use_tree(SocketHub *hub);
 
-/* table.c. Takes what a rank has sent. Returns false if it makes no sense. */
+/* table.c. Stores what a rank has reported. Returns false if the packet makes no sense. */
 bool socket_hub_take(SocketHub *hub, int rank, const SocketPacket *packet);
 /* Returns the group with this id, or NULL if no member has reported it, or all have left it. */
 SocketHubGroup *socket_hub_group(const SocketHub *hub, uint64_t id);
@@ -109,28 +114,29 @@ void socket_hub_free_table(SocketHub *hub);
 
 /* ended.c. Ends the program if the process of a rank has ended, or a joined rank is silent. */
 void socket_hub_judge_ended(SocketHub *hub, double passed);
-/* Ends the program because a joined rank is silent. Both sides of a broken network end with the
- * same code, as if they had waited for each other. */
+/* Ends the program because a joined rank is silent. If the network is broken, both sides end with
+ * the same code, as if they had waited for each other. */
 void socket_hub_end_for_silent(SocketHub *hub, int rank);
-/* Returns whether a rank that has not answered may have done so, but another one does not pass it
- * on to rank 0: one above it in the tree that has not answered either. */
+/* Returns whether the answer of a rank that has not answered may be lost on its way: a rank above
+ * it in the tree, which should forward it, has not answered either. */
 bool socket_hub_is_cut_off(const SocketHub *hub, int rank);
 bool socket_hub_any_is_cut_off(const SocketHub *hub);
-/* Returns which of those that are waited for has been silent for so many seconds, or the first one.
- * In worlds without a tree it is always that. */
+/* Returns the first of the ranks in wait->who that has been silent for `seconds`; if there is none,
+ * or the world has no tree, the first rank of wait->who. */
 int socket_hub_silent_one(const SocketHub *hub, const BlameWait *wait, double seconds);
-/* Leaves out the ranks that are cut off. Returns whether others are left. */
+/* Removes the ranks that are cut off from wait->who. Returns whether any rank is left. */
 bool socket_hub_leave_out_cut_off(const SocketHub *hub, BlameWait *wait);
 /* Makes this thread print messages as that rank. */
 void socket_hub_speak_for(const SocketHub *hub, int rank);
 
 /* judge.c. Ends the program if a rank has waited too long or waits for one that has left, or if a
- * rank's process has ended. `passed`: seconds since the last call. Returns whether it waits for
- * answers, which should be handled soon. */
+ * rank's process has ended. `passed`: seconds since the last call. Returns whether rank 0 is
+ * waiting for answers, so that it should be called again soon. */
 bool socket_hub_judge(SocketHub *hub, double passed);
-/* Asks all ranks for a report. `anew`: the answers can be told from those to earlier questions. */
+/* Asks all ranks for a report. `anew`: with a new number, which distinguishes the answers from
+ * those to earlier questions. */
 void socket_hub_ask(SocketHub *hub, bool anew);
-/* Asks one rank anew. */
+/* Asks one rank, with a new number. */
 void socket_hub_ask_one(SocketHub *hub, int rank);
 
 #endif

@@ -1,6 +1,6 @@
-/* judge.c -- decides from the table of all ranks' reports who keeps whom waiting, and ends the
- * program when a wait takes too long, or a rank has left. ended.c does so when a rank's process has
- * ended or is silent.
+/* judge.c -- finds in the table of all ranks' reports who waits for whom, and ends the program if a
+ * wait takes too long or is for a rank that has left. ended.c ends it if a rank's process has ended
+ * or is silent.
  *
  * Reports are up to a second old, so rank 0 asks before it ends the program because of a wait.
  * Questions are numbered, and `asked` counts them; every rank's service thread answers with a
@@ -12,8 +12,7 @@
  *   stopped, so it counts as one that has not arrived.
  * - A rank (`suspect`: its wait) waits for one that has left the group. What the other one sent
  *   before may still be on its way. The number is kept in `question`. The rank's own thread looks
- *   at all its connections again and then sets `confirmed` to it: nothing is left to receive.
- */
+ *   at all its connections again and then sets `confirmed` to it: nothing is left to receive. */
 #include "model/core/check.h"
 #include "model/core/hash.h"
 #include "model/core/log.h"
@@ -24,15 +23,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Seconds for which answers are awaited before a rank counts as silent. */
+/* Seconds after which a rank that has not answered counts as silent. */
 static const double ANSWER = 0.8;
-/* Seconds until they are asked again if another one keeps them from answering. */
+/* Seconds until ranks are asked again whose answers another rank does not forward. */
 static const double ASK_AGAIN = 0.2;
 
 /* ---- for blame.h ----------------------------------------------------------------------------- */
 
-/* Returns whether the rank's own thread has looked again since then, and still waits. What it has
- * reported before may be over: it may be about to go on, or be frozen. */
+/* Returns whether the rank's own thread has confirmed since the last such question that it still
+ * waits. An earlier report may be outdated: the rank may be about to continue, or be blocked. */
 static bool still_waits(const SocketHub *hub, const SocketHubRank *rank)
 {
     return rank->wait.waits && rank->wait.confirmed >= hub->late_question;
@@ -50,7 +49,7 @@ static void add_lack(BlameWait *wait, int rank)
     if (rank >= 0 && rank != wait->rank) wait->who[wait->n++] = rank;
 }
 
-/* Adds the members whom the report names. */
+/* Adds the members that the report names. */
 static void add_named(const SocketMembers *members, const SocketWait *own, BlameWait *wait)
 {
     for (int i = 0; i < own->whos; i++)
@@ -70,8 +69,8 @@ static bool find_lack(const SocketHub *hub, const SocketHubGroup *group, int ran
     if (!own->meets) add_named(members, own, wait);
     for (int i = 0; own->meets && i < members->size; i++)
         if (group->meetings[i] < own->meeting) add_lack(wait, members->rank[i]);
-    /* All have come. Then the answer of member 0 is missing, or over a tree a word of one of those
-     * from whom this rank expects it. */
+    /* If all have arrived, the answer of member 0 is missing, or, over a tree, a frame of one of
+     * the ranks from which this rank expects one. */
     bool proven = own->meets && wait->n > 0;
     if (wait->n == 0 && own->meets && !socket_tree_is_deep(members->size))
         add_lack(wait, members->rank[0]);
@@ -81,7 +80,7 @@ static bool find_lack(const SocketHub *hub, const SocketHubGroup *group, int ran
     return proven;
 }
 
-/* All ranks that wait at a meeting lack the same ranks. */
+/* All ranks that wait in a meeting wait for the same ranks. */
 static uint64_t key(void *of, const void *group, int rank)
 {
     const SocketHub *hub = of;
@@ -99,8 +98,8 @@ static const void *waits_in(void *of, int rank)
     return r->wait.waits && !silent ? socket_hub_group(hub, r->wait.group) : NULL;
 }
 
-/* A rank whose thread has not looked again waits for those that are proven to be missing, or else
- * for nobody. */
+/* A rank whose thread has not confirmed its wait counts as waiting only for ranks that are proven
+ * to be missing. */
 static bool lacks(void *of, const void *group, int rank, BlameWait *wait)
 {
     SocketHub *hub = of;
@@ -116,7 +115,7 @@ static void describe(void *of, const void *group, int rank, char *text, size_t n
 }
 
 /* Copies the watched calls of all ranks, or of those that have answered, to hub->watched. A rank
- * that is missing counts as one that has not arrived: its process may be stopped. */
+ * that is left out counts as one that has not arrived: its process may be stopped. */
 static void copy_calls(SocketHub *hub, bool answered)
 {
     int n = 0, all = 0;
@@ -136,7 +135,7 @@ static void copy_calls(SocketHub *hub, bool answered)
     hub->watched = watched_link(hub->call, n, hub->ranks, hub->first_call, hub->next_call);
 }
 
-/* Returns the waits of all hosts and, as copy_calls has found them, in watched groups. */
+/* Returns the waits of all hosts, and those in watched groups that copy_calls has found. */
 static BlameWaits waits_of(SocketHub *hub)
 {
     static const BlameTransport transport = {
@@ -149,8 +148,8 @@ static BlameWaits waits_of(SocketHub *hub)
 
 /* ---- waits ----------------------------------------------------------------------------------- */
 
-/* The rank waits for one that has left. Returns whether it still does after it has received all
- * that the other one had sent before. */
+/* Called if the rank waits for one that has left. Returns whether it still does after it has
+ * received everything that the other one had sent before. */
 static bool is_confirmed(SocketHub *hub, SocketHubRank *r)
 {
     if (r->suspect != r->wait.wait) {
@@ -161,9 +160,9 @@ static bool is_confirmed(SocketHub *hub, SocketHubRank *r)
     return r->wait.confirmed >= r->question;
 }
 
-/* Returns whether none of those that the rank waits for can have left. At a meeting, all that have
- * left may have come to it before: then the answer is on its way, and many ranks may wait for it,
- * so nobody looks at all members for each of them. */
+/* Returns whether none of those that the rank waits for can have left. In a meeting, all ranks that
+ * have left may have taken part before they left; the answer is then on its way. Many ranks may
+ * wait for it, so this must not check all members for each of them. */
 static bool none_has_left(const SocketHubGroup *group, const SocketWait *wait)
 {
     if (group == NULL || group->open == group->members.size) return true;
@@ -182,8 +181,8 @@ static void judge_lost(SocketHub *hub, int rank)
     for (int i = 0; i < wait.n; i++) {
         int who = wait.who[i];
         if (!group->closed[socket_members_find(&group->members, who)]) continue;
-        /* What it has sent before it left may not have been read yet, unless the end of the
-         * connection has. */
+        /* What it sent before it left may not have been read yet, unless the rank has already read
+         * the end of the connection. */
         sure = sure || is_in(r->wait.rank + r->wait.whos, r->wait.gones, who);
         wait.who[lost++] = who;
     }
@@ -220,7 +219,7 @@ static bool is_held(SocketHub *hub, const BlameWait *wait)
     return false;
 }
 
-/* All ranks that wait at the same meeting as this one may do so for so many seconds more. */
+/* Allows all ranks that wait in the same meeting as this one to wait `seconds` longer. */
 static void wait_on(SocketHub *hub, int rank, double seconds)
 {
     const SocketWait *of = &hub->rank[rank].wait;
@@ -254,7 +253,8 @@ static void judge_late(SocketHub *hub, int rank)
     if (hub->links->joined && hub->rank[cause].silent >= r->limit)
         socket_hub_end_for_silent(hub, cause);
     if (!known || socket_hub_is_cut_off(hub, cause)) {
-        /* Until they answer, or the one that keeps them from it is found silent. */
+        /* Wait until they answer, or until the rank that does not forward their answers is found
+         * silent. */
         r->patience = ASK_AGAIN;
         if (wait.alike) wait_on(hub, rank, ASK_AGAIN);
         return;
@@ -263,8 +263,7 @@ static void judge_late(SocketHub *hub, int rank)
     deadline_end_waiting(&wait, r->limit, &blame);
 }
 
-/* Returns whether the rank waits for nobody but the rank that prints, directly or through others.
- */
+/* Returns whether the rank waits, directly or indirectly, only for the rank that prints. */
 static bool waits_for_printer(SocketHub *hub, int rank)
 {
     const SocketWait *own = &hub->rank[rank].wait;
@@ -272,7 +271,7 @@ static bool waits_for_printer(SocketHub *hub, int rank)
     BlameWaits waits = waits_of(hub);
     BlameWait wait = {.who = blame_room_who(hub->room)};
     if (group == NULL) return false;
-    /* The answer is the same for all that wait at a meeting. */
+    /* The result is the same for all that wait in a meeting. */
     bool known = own->meets && group->asked_in == hub->passes && group->asked_at == own->meeting;
     if (known) return group->for_printer;
     find_lack(hub, group, rank, &wait);
@@ -285,9 +284,9 @@ static bool waits_for_printer(SocketHub *hub, int rank)
     return only;
 }
 
-/* Lets time pass for all waits. Returns whether any has exceeded the timeout. While the console of
- * the rank that prints is blocked, which is this process, no time counts for those who wait for
- * it. */
+/* Adds the time that has passed to all waits. Returns whether any has exceeded the timeout. While
+ * the console of the rank that prints (this process) is blocked, no time counts for ranks that wait
+ * only for it. */
 static bool pass_time(SocketHub *hub, double passed)
 {
     bool late = false, blocked = log_blocked();
@@ -305,7 +304,7 @@ static bool pass_time(SocketHub *hub, double passed)
 }
 
 /* Returns the rank that has waited longest beyond the timeout; -1: none. A rank that does not
- * answer may be stopped, and what it has reported may be over; its time begins again. */
+ * answer may be stopped, and its report outdated; its time restarts. */
 static int latest(SocketHub *hub)
 {
     int late = -1;
@@ -333,7 +332,7 @@ static void judge_watched(SocketHub *hub)
     }
 }
 
-/* Makes this time not count for calls that wait for rank 0's host while its console is blocked. */
+/* Does not count this time for calls that wait for rank 0's host while its console is blocked. */
 static void excuse_watched(SocketHub *hub, double passed)
 {
     if (!log_blocked()) return;
@@ -354,8 +353,8 @@ static bool any_watched_is_late(const SocketHub *hub)
 
 /* ---- all waits ------------------------------------------------------------------------------- */
 
-/* Returns whether all ranks have answered the last question because of a deadline, and those that
- * wait have looked again. */
+/* Returns whether all ranks have answered the last question that was asked because of a deadline,
+ * and those that wait have confirmed it. */
 static bool all_have_answered(const SocketHub *hub)
 {
     for (int i = 0; i < hub->ranks; i++) {
@@ -389,7 +388,8 @@ bool socket_hub_judge(SocketHub *hub, double passed)
     if (!all_have_answered(hub) && hub->asked_for < ANSWER) return true;
     hub->asked_for = -1;
     copy_calls(hub, true);
-    /* The devices of ranks that are cut off may have come. Who is between will be found silent. */
+    /* The devices of ranks that are cut off may have arrived. The rank that cuts them off will be
+     * found silent. */
     if (hub->timeout <= 0 || !socket_hub_any_is_cut_off(hub)) judge_watched(hub);
     for (int late = latest(hub); hub->timeout > 0 && late >= 0; late = latest(hub))
         judge_late(hub, late);

@@ -1,5 +1,5 @@
-/* links.c -- creates the sockets that rank processes inherit, and closes what each of them does not
- * need; or makes links of the connections of a process that has joined. */
+/* links.c -- creates the sockets that rank processes inherit, and closes those that a process does
+ * not need; or makes links from the connections of a process that has joined. */
 #include "parallel/comm/socket/links.h"
 
 #include "model/core/check.h"
@@ -25,7 +25,7 @@ static void drop(int *fd)
 
 static socklen_t local_address(const SocketLinks *links, int rank, struct sockaddr_un *address)
 {
-    /* An abstract name: it begins with a zero byte, is in no file system and ends with its
+    /* An abstract name begins with a zero byte, is in no file system and disappears with its
      * socket. */
     char *name = address->sun_path + 1;
     size_t room = sizeof address->sun_path - 1;
@@ -80,7 +80,7 @@ bool socket_links_speaks(const SocketLinks *links, int rank)
     return true;
 }
 
-/* Returns links of so many ranks without any socket. */
+/* Returns links for `ranks` ranks, without any socket. */
 static SocketLinks *empty_links(int ranks)
 {
     CHECK(ranks >= 1 && ranks <= COMM_MAX_RANKS, "%d ranks", ranks);
@@ -105,7 +105,7 @@ static bool make_pair(int pair[2])
 
 static bool make_sockets(SocketLinks *links)
 {
-    /* So many that wait to be accepted: all ranks, and as many strangers. */
+    /* Length of the queue of connections to accept: all ranks, and as many strangers. */
     int waiting = (int)max_i64(256, 2 * links->ranks);
     if (!make_pair(links->launcher)) return false;
     for (int rank = 0; rank < links->ranks; rank++) {
@@ -138,15 +138,16 @@ SocketLinks *socket_links_create(int ranks, char *err, size_t n)
 
 /* ---- TCP ------------------------------------------------------------------------------------- */
 
-/* Makes the descriptor that of a connection which never waits. */
+/* Puts the descriptor of a connection into non-blocking mode, without delays in sending, and
+ * returns it. */
 static int taken(int fd)
 {
     int flags = fcntl(fd, F_GETFL);
     CHECK(flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 &&
               fcntl(fd, F_SETFD, FD_CLOEXEC) == 0,
           "descriptor %d: %s", fd, strerror(errno));
-    /* Packets are short, and somebody waits for each. The option does not exist for local sockets.
-     */
+    /* Packets are short and urgent, so they are sent without delay. The option does not exist for
+     * local sockets. */
     const int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     return fd;
@@ -165,7 +166,7 @@ static void take_member(SocketLinks *links, int rank, const SocketMember *member
     snprintf(links->host[at->machine], sizeof links->host[0], "%s", member->host);
 }
 
-/* Large worlds have a tree of control. */
+/* Sets up the control tree of a large world. */
 static void take_parents(SocketLinks *links)
 {
     int *machine = must_calloc((size_t)links->ranks, sizeof *machine),
@@ -240,8 +241,8 @@ void socket_links_report_end(SocketLinks *links, int rank, int status, bool spok
     word.rank = rank;
     word.code = status;
     word.spoken = spoken;
-    /* A local socket takes so few bytes whole or not at all. If it cannot be sent, rank 0 has ended
-     * or is stopped. Then the launcher itself ends all. */
+    /* A local socket accepts so few bytes completely or not at all. If the packet cannot be sent,
+     * rank 0 has ended or is stopped. The launcher itself then ends all ranks. */
     send(links->launcher[0], &word, sizeof word, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 

@@ -1,6 +1,6 @@
-/* links.h -- inside parallel/comm/socket: how the processes of ranks reach each other. Those that a
- * launcher has forked inherit local sockets. Those that have joined by themselves have connections
- * to rank 0, and the addresses of all. */
+/* links.h -- inside parallel/comm/socket: how the processes of ranks reach each other. Ranks that a
+ * launcher has forked inherit local sockets. Ranks that have joined by themselves have a connection
+ * to rank 0, and the addresses of all ranks. */
 #ifndef PARALLEL_COMM_SOCKET_LINKS_H
 #define PARALLEL_COMM_SOCKET_LINKS_H
 
@@ -10,7 +10,7 @@
 
 #include <netinet/in.h>
 
-/* Where a rank accepts connections, and its machine, of joined ranks. */
+/* Of a joined rank: the address at which it accepts connections, and its machine. */
 typedef struct {
     union {
         struct sockaddr any;
@@ -30,20 +30,22 @@ struct SocketLinks {
     int launcher[2]; /* between the launcher [0] and rank 0 [1] */
     int *star[2];  /* [ranks] between rank 0 (star[0][rank]) and each other rank (star[1][rank]) */
     int *listener; /* [ranks] */
-    char (*place)[LINKS_PLACE_BYTES]; /* [ranks] of the ranks in the grid, for messages */
+    char (*place)[LINKS_PLACE_BYTES]; /* [ranks] the ranks' places in the grid, for messages */
     SocketPlace *at;                  /* [ranks], or NULL: local sockets */
     char (*host)[SOCKET_HOST_BYTES];  /* [machines] */
     int machines;
-    int *parent; /* [ranks] over which control packets travel (tree.h); NULL: rank 0, of all */
+    int *parent; /* [ranks] the parent in the control tree (tree.h); NULL: rank 0 is the parent of
+                  * all */
 };
 
-/* Returns over which rank this one reaches rank 0; of rank 0, -1. */
+/* Returns the parent, over which the rank reaches rank 0; -1 for rank 0. */
 static inline int socket_links_parent(const SocketLinks *links, int rank)
 {
     return links->parent ? links->parent[rank] : rank == 0 ? -1 : 0;
 }
 
-/* Returns to which of its children `rank` passes on what is for `below`; -1: it is not below. */
+/* Returns the child of `rank` to which it forwards packets for `below`; -1: `below` is not below
+ * `rank`. */
 int socket_links_towards(const SocketLinks *links, int rank, int below);
 
 /* Closes all descriptors but those of this rank. */
@@ -56,8 +58,8 @@ socklen_t socket_links_address(const SocketLinks *links, int rank,
 const char *socket_links_host(const SocketLinks *links, int rank);
 /* Returns how messages name the ranks' machines. */
 RankHosts socket_links_hosts(const SocketLinks *links);
-/* Returns whether no other rank but 0 has a lower number on this rank's machine, so that this rank
- * speaks if rank 0 is lost. */
+/* Returns whether this rank is the lowest of its machine, apart from rank 0, so that it prints the
+ * error if rank 0 is lost. */
 bool socket_links_speaks(const SocketLinks *links, int rank);
 
 #endif

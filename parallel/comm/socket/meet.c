@@ -1,6 +1,7 @@
-/* meet.c -- meetings of a group of process ranks. All members send their call and what they
- * contribute to member 0, which compares the calls and sends an answer to everyone. In large groups
- * both pass over a tree, in which each member does so for those below it. */
+/* meet.c -- meetings of a group of process ranks. All members send their call and their
+ * contribution to member 0, which compares the calls and sends an answer to all. In large groups
+ * both are sent over a tree, in which each member compares and forwards for the members below
+ * it. */
 #include "parallel/comm/socket/world.h"
 
 #include <stdio.h>
@@ -46,9 +47,9 @@ static bool same_call(const SocketFrame *a, const SocketFrame *b)
     return comm_call_same(&one, &other);
 }
 
-/* Returns the first member below this one whose call is not this member's, and writes that call to
- * *odd; -1: all are the same. A child's range begins with the child, so if a child's own call
- * differs, those below it need not be looked at. */
+/* Returns the first member below this one whose call differs from this member's, and writes that
+ * call to *odd; -1: none differs. A child's range begins with the child, so if a child's own call
+ * differs, the members below it need not be checked. */
 static int find_odd(const SocketGroup *group, SocketFrame *odd)
 {
     const TreePlace *place = &group->place;
@@ -129,8 +130,8 @@ void socket_is_odd(SocketGroup *group, const SocketFrame *frame)
     group->odd = *frame;
 }
 
-/* Sends to the parent what this member and all below it contribute, `bytes` each. If their calls
- * differ, member 0 needs no more than the first one that does. */
+/* Sends the contributions of this member and of all below it, `bytes` each, to the parent. If calls
+ * differ, member 0 needs only the first different one. */
 static void pass_up(SocketGroup *group, size_t bytes)
 {
     const TreePlace *place = &group->place;

@@ -9,20 +9,20 @@
 typedef struct {
     int size;
     int *rank;    /* [size] world ranks; -1: not known yet */
-    int *order;   /* [size] the members by ascending rank. NULL: rank[] ascends, or indexed is false
-                   */
-    bool indexed; /* all are known, and can be found quickly */
+    int *order;   /* [size] the members in ascending order of rank. NULL: rank[] is ascending, or
+                   * indexed is false */
+    bool indexed; /* all members are known, and socket_members_find is quick */
 } SocketMembers;
 
 /* Makes room for `size` members that are not known yet. Nothing else allocates. */
 void socket_members_create(SocketMembers *m, int size);
 void socket_members_free(SocketMembers *m);
-/* After all are known: makes socket_members_find quick. */
+/* To be called when all members are known: makes socket_members_find quick. */
 void socket_members_index(SocketMembers *m);
-/* Returns which member a world rank is, or -1. */
+/* Returns the member with this world rank, or -1. */
 int socket_members_find(const SocketMembers *m, int rank);
 
-/* Returns whether it has at least one rank, and all are in [0, ranks). */
+/* Returns whether the run has at least one rank, and all of its ranks are in [0, ranks). */
 bool socket_run_is_valid(const RankRun *run, int ranks);
 /* Writes the ranks of the runs to rank[0..room). Returns their number; -1: they do not fit, or some
  * are not below `ranks`. */

@@ -51,7 +51,7 @@ static bool take_offer(SocketPeer *peer, uint64_t group, SocketFrame *offer)
     return false;
 }
 
-/* Accepts the member's offers for which there are receives. */
+/* Accepts those offers of the member for which receives have been called. */
 static void accept_offers(SocketGroup *group, int member)
 {
     SocketPeer *peer = socket_peer(group, member);
@@ -94,7 +94,7 @@ static bool expects(SocketGroup *group, int member)
 int socket_awaited_message(SocketGroup *group, SocketFrame *call)
 {
     const SocketMessage *first = NULL;
-    /* Receives come before sends, and messages that the peer has not begun before others. */
+    /* Receives are chosen before sends, and messages that the peer has not begun before others. */
     for (int pass = 0; pass < 3 && first == NULL; pass++)
         for (int i = 0; i < group->notes && first == NULL; i++) {
             const SocketMessage *m = &group->note[i];

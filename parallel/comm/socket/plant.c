@@ -1,6 +1,6 @@
-/* plant.c -- connects the ranks of a large world with their parents in the tree of control
- * (relay.h). Until all are connected, rank 0 hears of each over its own connection, so nothing that
- * fails meanwhile needs the tree. */
+/* plant.c -- connects the ranks of a large world to their parents in the control tree (relay.h).
+ * Until all are connected, each rank reports to rank 0 over its own connection, so failures
+ * meanwhile do not need the tree. */
 #include "parallel/comm/socket/hub.h"
 #include "parallel/comm/socket/world.h"
 
@@ -25,7 +25,7 @@ static void prepare(SocketPlant *plant, const SocketLinks *links, int rank)
     plant->rank = must_calloc((size_t)links->ranks, sizeof *plant->rank);
     plant->fd = must_calloc((size_t)links->ranks, sizeof *plant->fd);
     if (rank > 0) plant->parent.rank = socket_links_parent(links, rank);
-    if (plant->parent.rank == 0) plant->parent.gone = true; /* nothing is to be made */
+    if (plant->parent.rank == 0) plant->parent.gone = true; /* no connection is needed */
     for (int i = rank + 1; rank > 0 && i < links->ranks; i++) {
         if (socket_links_parent(links, i) != rank) continue;
         plant->fd[plant->children] = -1;
@@ -58,7 +58,8 @@ void socket_plant(Comm *comm)
         socket_relay_plant(service, plant.parent.fd, plant.children, plant.rank, plant.fd);
     free(plant.rank);
     free(plant.fd);
-    /* All have connected once all have come here. Calls are counted from the next one on. */
+    /* When all have arrived here, all are connected. The calls of the program are counted from the
+     * next one on. */
     socket_arrive(comm, call, NULL, 0, false);
     if (world->rank == 0) {
         socket_hub_use_tree(service->hub);

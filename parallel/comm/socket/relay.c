@@ -11,7 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* For so many seconds a rank waits at the end of the program until its children have ended. */
+/* For how many seconds a rank waits at most, at the end of the program, until its children have
+ * ended. */
 static const double PART_SECONDS = 1;
 
 void socket_relay_plant(SocketService *service, int parent, int children, const int *rank,
@@ -51,7 +52,7 @@ void socket_relay_close(SocketService *service)
     free(relay->fd);
 }
 
-/* Returns the number of children that the thread knows. */
+/* Returns the number of children that the service thread may use. */
 static int children_of(const SocketRelay *relay)
 {
     return atomic_load(&relay->planted) ? relay->children : 0;
@@ -59,7 +60,7 @@ static int children_of(const SocketRelay *relay)
 
 /* ---- upwards --------------------------------------------------------------------------------- */
 
-/* Returns the connection on which this rank sends to rank 0; NULL: none at the moment. */
+/* Returns the connection on which this rank sends towards rank 0; NULL: none at the moment. */
 static SocketStream *way_up(SocketService *service)
 {
     switch (service->relay.up) {
@@ -109,7 +110,7 @@ bool socket_relay_up_is_shut(const SocketService *service)
     return relay->up == UP_STAR ? service->zero.shut : relay->up == UP_TREE && relay->parent.shut;
 }
 
-/* Returns whether the next packet of a child can be passed on. */
+/* Returns whether there is room to forward the next packet of a child. */
 static bool has_room(SocketService *service)
 {
     pthread_mutex_lock(&service->sends);
@@ -127,7 +128,8 @@ static SocketWord own_word(const SocketService *service, SocketPacketKind kind)
     return word;
 }
 
-/* Passes on what the child and those below it have sent. Who speaks for others counts as lost. */
+/* Forwards what the child and the ranks below it have sent. A child that sends a packet of a rank
+ * that is not below it counts as lost. */
 static void serve_child(SocketService *service, int k)
 {
     SocketRelay *relay = &service->relay;
@@ -149,7 +151,7 @@ static void serve_child(SocketService *service, int k)
     relay->told[k] = socket_relay_put(service, &lost);
 }
 
-/* Goes on to leave the star. */
+/* Continues to switch from the star to the tree. */
 static void move_to_the_tree(SocketService *service)
 {
     SocketRelay *relay = &service->relay;
@@ -168,7 +170,7 @@ static void move_to_the_tree(SocketService *service)
 
 /* ---- downwards ------------------------------------------------------------------------------- */
 
-/* Returns whether it is one of the words that rank 0 sends, or who has lost it. */
+/* Returns whether the packet is of a kind that rank 0 sends, or a rank that has lost rank 0. */
 static bool passes_down(const SocketWord *word)
 {
     switch ((SocketPacketKind)word->head.kind) {
@@ -222,7 +224,7 @@ int socket_relay_suspect(const SocketService *service)
     return service->timeout > 0 && relay->quiet >= service->timeout ? parent : relay->suspect;
 }
 
-/* Shows those around this rank that it lives, even if nothing comes from rank 0. */
+/* Sends signs of life to the neighbours in the tree, even if nothing comes from rank 0. */
 static void show_life(SocketService *service)
 {
     SocketRelay *relay = &service->relay;
@@ -253,7 +255,7 @@ void socket_relay_serve(SocketService *service)
     if (relay->children > 0) show_life(service);
 }
 
-/* Sends what is possible. Returns what there is to wait for. */
+/* Sends what is possible. Returns the events to wait for. */
 static struct pollfd poll_of(SocketStream *stream)
 {
     socket_stream_flush(stream);
@@ -271,7 +273,8 @@ struct pollfd *socket_relay_poll(SocketService *service, struct pollfd fd[SERVIC
     fd[2] = planted ? poll_of(&relay->parent) : (struct pollfd){.fd = -1};
     for (int k = 0; planted && k < relay->children; k++) {
         relay->fd[*n] = poll_of(&relay->child[k]);
-        /* A child that is not read is not looked at: its end would be found again and again. */
+        /* A child that is not read now is not polled: poll would return at once if it has closed
+         * its connection. */
         if (!room) relay->fd[*n].fd = -1;
         (*n)++;
     }
@@ -281,7 +284,7 @@ struct pollfd *socket_relay_poll(SocketService *service, struct pollfd fd[SERVIC
     return relay->fd;
 }
 
-/* Sends what is left to the child, and receives what nobody needs any more. */
+/* Sends what is left to the child, and discards what it sends. */
 static void drain(SocketService *service, int k)
 {
     SocketRelay *relay = &service->relay;

@@ -17,7 +17,8 @@ static bool deliver(SocketService *service, const void *packet)
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-/* Packs the members that rank 0 has not been told of, as far as they fit. Returns their number. */
+/* Packs the members that have not been reported to rank 0 yet, as far as they fit. Returns their
+ * number. */
 static int pack_members(SocketGroupReport *packed, const SocketGroupShare *group)
 {
     const SocketMembers *members = &group->members;
@@ -28,19 +29,20 @@ static int pack_members(SocketGroupReport *packed, const SocketGroupShare *group
                                 &packed->run[packed->runs++]);
     if (group->listed > 0 || listed == members->size || group->member == 0)
         return listed - group->listed;
-    /* Very uneven. One member that sends all is enough. */
+    /* The ranks are very unevenly spaced. It is enough if one member reports all. */
     packed->runs = 0;
     return members->size;
 }
 
-/* Returns whether rank 0 does not know the group's current state. */
+/* Returns whether the group's state has changed since the last report. */
 static bool has_news(const SocketGroupShare *group, bool goodbye)
 {
     return group->closed || goodbye || group->listed < group->members.size ||
            group->reported != 1 + group->meetings;
 }
 
-/* Rank 0 has been told of the group. One that this rank has left is not needed any more. */
+/* Notes that the group has been reported to rank 0. A group that this rank has left is then no
+ * longer needed. */
 static void has_reported(SocketService *service, SocketGroupShare *group, int members)
 {
     const SocketGroupReport *packed = &service->packet.group;
@@ -118,7 +120,7 @@ bool socket_service_report(SocketService *service, bool goodbye)
 {
     SocketReport report = {.head = {.kind = PACKET_REPORT, .rank = service->rank},
                            .asked = service->asked};
-    /* Before the groups: what rank 0 knows of them must not be older than the wait. */
+    /* Read the wait before the groups: their state at rank 0 must not be older than the wait. */
     pthread_mutex_lock(&service->mutex);
     report.wait = service->wait;
     pthread_mutex_unlock(&service->mutex);

@@ -1,5 +1,5 @@
-/* service.c -- the thread with which each rank's process reports to rank 0 and hears from it. In
- * rank 0's process the same thread runs the hub (hub.c). */
+/* service.c -- the thread of each rank's process that reports to rank 0 and receives from it. In
+ * rank 0's process this thread runs the hub (hub.c). */
 #include "parallel/comm/socket/service.h"
 
 #include "model/core/check.h"
@@ -21,7 +21,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Seconds between two reports of a rank that has no news, at most. */
+/* Seconds between two reports of a rank whose state has not changed, at most. */
 static const double HEARTBEAT = 1;
 
 double socket_heartbeat(const SocketLinks *links, double timeout)
@@ -30,18 +30,19 @@ double socket_heartbeat(const SocketLinks *links, double timeout)
     return links->joined && timeout > 0 ? fmin(HEARTBEAT, timeout / several) : HEARTBEAT;
 }
 
-/* For how many seconds a failing rank waits for rank 0's word, and one that has lost a peer for
- * rank 0 to find out why. */
+/* For how many seconds a failing rank waits for rank 0's permission, and a rank that has lost a
+ * peer for rank 0 to find out why. */
 static const double CLAIM_WAIT = 1, CAUSE_WAIT = 0.5;
 
-/* This thread reads what rank 0 sends: the service thread, and before it runs the rank's own. */
+/* Whether this thread reads what rank 0 sends. It is the service thread, or, before that runs, the
+ * rank's own thread. */
 static _Thread_local bool hears_rank_0;
 
 static void signal_event(int fd)
 {
     const uint64_t once = 1;
     ssize_t written = write(fd, &once, sizeof once);
-    (void)written; /* it can only fail if its reader is to wake up already */
+    (void)written; /* it can only fail if its reader is about to wake up already */
 }
 
 void socket_service_wake(SocketService *service)
@@ -87,7 +88,7 @@ static void hear(SocketService *service, const SocketWord *word)
     }
 }
 
-/* Receives what has come, and passes on what is for others. */
+/* Receives what has arrived, and forwards what is for others. */
 static void listen_to_others(SocketService *service)
 {
     SocketRelay *relay = &service->relay;
@@ -106,7 +107,8 @@ static void listen_to_others(SocketService *service)
         socket_above_lose_parent(service);
 }
 
-/* Lets so many seconds pass in which rank 0 was silent, and in which this rank may have waited. */
+/* Adds `passed` seconds to the time in which rank 0 was silent, and, if this rank waits, to its
+ * wait. */
 static void pass_time(SocketService *service, double passed)
 {
     pthread_mutex_lock(&service->mutex);
@@ -120,7 +122,8 @@ static void pass_time(SocketService *service, double passed)
     watched_pass(passed);
 }
 
-/* Passes the wish for a dump on to rank 0. If there is no room at the moment, it is sent later. */
+/* Forwards the request for a dump to rank 0. If there is no room at the moment, it is sent
+ * later. */
 static void send_wish(SocketService *service)
 {
     SocketWord word = socket_word(PACKET_DUMP);
@@ -131,7 +134,7 @@ static void send_wish(SocketService *service)
         atomic_compare_exchange_strong(&service->wish, &number, 0);
 }
 
-/* Waits for rank 0 for a moment, at the end of the program. */
+/* Waits for rank 0 for one period, at the end of the program. */
 static void wait_at_the_end(SocketService *service)
 {
     const double period = 0.01;
@@ -150,8 +153,8 @@ static void wait_at_the_end(SocketService *service)
     socket_above_watch(service);
 }
 
-/* Rank 0 has no room for the last report only if it is stopped. Then this is a wait, too. Joined
- * ranks end together, so that all hear of a failure until then. */
+/* Sends the last report. If there is no room for it, rank 0 is stopped, and this is a wait with a
+ * deadline. Joined ranks end together, so until then all of them are told of a failure. */
 static void say_goodbye(SocketService *service)
 {
     while (!socket_service_report(service, true) && !socket_relay_up_is_lost(service))
@@ -165,8 +168,8 @@ static void say_goodbye(SocketService *service)
     socket_relay_part(service);
 }
 
-/* Returns after how many seconds the thread looks again. If nothing is heard of the rank above, it
- * is the passing of time that ends this process, and nothing else wakes the thread. */
+/* Returns after how many seconds the thread checks again. If a rank above is silent, only the
+ * passing of time can end this process, and nothing else wakes the thread. */
 static double look_within(const SocketService *service, double period)
 {
     const double soon = 0.1;
@@ -185,14 +188,14 @@ static void rank_main(SocketService *service)
                look = look_within(service, period);
         uint64_t times;
         bool due = poll(fd, (nfds_t)n, (int)ceil(1000 * look)) <= 0 && look >= period;
-        /* After the process was stopped, at most one look counts. */
+        /* If the process was stopped meanwhile, at most `look` counts. */
         pass_time(service, fmin(seconds_now() - start, look));
         if (fd[0].revents && read(service->wake, &times, sizeof times) < 0) continue;
         due = due || fd[0].revents || fd[1].revents || fd[2].revents;
         send_wish(service);
         listen_to_others(service);
         socket_above_watch(service);
-        /* What it passes on for others is no news of this rank. */
+        /* Packets that it forwards for others do not change this rank's state. */
         if (!due && seconds_now() < reported + period) continue;
         if (!atomic_load(&service->stop)) socket_service_report(service, false);
         reported = seconds_now();
@@ -214,8 +217,8 @@ static void *service_main(void *context)
 
 /* ---- the first failure speaks ---------------------------------------------------------------- */
 
-/* Called when this rank has lost a peer. Usually that rank's process has ended, which rank 0 finds
- * out, too, and knows how. Waits until it has, but not for long. */
+/* Called when this rank has lost a peer. Usually the peer's process has ended, and rank 0 finds out
+ * that and how. Waits for that, but not for long. */
 static void wait_for_cause(SocketService *service)
 {
     double end = seconds_now() + CAUSE_WAIT;
@@ -242,8 +245,8 @@ static bool claim(void *context, ExitCode code)
         if (hears_rank_0) listen_to_others(service);
         usleep(1000);
     }
-    /* Without an answer rank 0 is stopped or lost. Two messages are better than none. Those below
-     * hear of it from nobody else. */
+    /* Without an answer rank 0 is stopped or lost, and this rank prints its error: two messages are
+     * better than none. Nobody else tells the ranks below. */
     bool answered = atomic_load(&service->granted) && !atomic_load(&service->alone);
     if (answered) return true;
     dumps_end_alone();
@@ -251,7 +254,7 @@ static bool claim(void *context, ExitCode code)
     return true;
 }
 
-/* Called by the thread that dumps (dumps_set_ask). */
+/* Called by the thread that writes the dumps (dumps_set_ask). */
 static void ask_for_dump(void *context, int64_t number)
 {
     SocketService *service = context;

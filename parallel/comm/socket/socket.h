@@ -1,11 +1,11 @@
-/* socket.h -- the transport between ranks that are processes, of one machine or of several. Tensors
- * in host memory travel over local sockets or TCP. Rank 0's process also watches over all ranks: it
- * knows what each has begun, ends waits that exceed the timeout, and lets only the first failure
- * speak.
+/* socket.h -- the transport between ranks that are processes, on one machine or on several. Tensors
+ * in host memory are sent over local sockets or TCP. Rank 0's process also monitors all ranks: it
+ * knows which calls each has begun, ends the program if a wait exceeds the timeout, and allows only
+ * the first failure to be printed.
  *
  * Ranks of one machine may be started by a launcher, a process that forks them and creates the
- * links before that. Other ranks join: each process makes its links of connections that it has
- * already (parallel/meeting). */
+ * links before that. Other ranks join: each process makes its links from connections that it
+ * already has (parallel/meeting). */
 #ifndef PARALLEL_COMM_SOCKET_SOCKET_H
 #define PARALLEL_COMM_SOCKET_SOCKET_H
 
@@ -36,27 +36,27 @@ typedef struct {
     struct sockaddr_storage address; /* of its listening socket: IPv4 or IPv6 */
     socklen_t address_bytes;
     char host[SOCKET_HOST_BYTES]; /* its machine's name, for messages */
-    int machine;                  /* number of its machine, from 0 */
-    int local_rank;               /* its number among the ranks of that machine */
+    int machine;                  /* index of its machine, from 0 */
+    int local_rank;               /* its index among the ranks of that machine */
 } SocketMember;
 /* In a rank's process that no launcher has forked. Takes over the descriptors: `listener` accepts
  * connections of other ranks. `control`: on rank 0 [ranks], a connected stream to each other rank,
  * which has proven that it knows the secret, and control[0] = -1; on the others, control[0] is the
  * one to rank 0. member: [ranks], copied.
  *
- * There is no launcher that could say how a rank has ended. Rank 0 says so for all others, from the
- * end of their connection, or after `timeout` seconds without a word from them. If rank 0's process
- * is lost, the lowest rank of each machine says so. */
+ * There is no launcher that could report how a rank has ended. Rank 0 prints the error for all
+ * others: when their connection closes, or after `timeout` seconds without a packet from them. If
+ * rank 0's process is lost, the lowest rank of each machine prints the error. */
 SocketLinks *socket_links_join(int ranks, int rank, const SocketMember *member,
                                const unsigned char secret[SHA256_BYTES], int listener,
                                const int *control);
 
 /* In a rank's process, once: starts the service thread and returns the communicator of all ranks.
  * No wait lasts longer than `timeout` seconds (0: no limit), as in local_world_create. The process
- * must have called ends_share(true). On more than 64 machines it returns when all have called it,
- * and control packets travel over a tree (relay.h). Closing the communicator frees the links and
- * ends the thread; rank 0's returns when all ranks have closed theirs, and so do all joined ranks'.
- */
+ * must have called ends_share(true). On more than 64 machines it returns when all ranks have called
+ * it, and control packets are sent over a tree (relay.h). Closing the communicator frees the links
+ * and ends the thread. On rank 0, and on joined ranks, closing returns when all ranks have closed
+ * theirs. */
 Comm socket_world_join(SocketLinks *links, int rank, double timeout);
 
 #endif

@@ -11,7 +11,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* For so many seconds a process that ends waits at most until others have its last words. */
+/* For how many seconds a process that ends waits at most until others have received its last
+ * packets. */
 static const double LAST_SECONDS = 0.3;
 
 /* ---- which packets make sense ---------------------------------------------------------------- */
@@ -21,7 +22,8 @@ static bool is_list(int32_t n, int most)
     return n >= 0 && n <= most;
 }
 
-/* Returns the bytes that a packet with this content has; 0: it makes no sense. */
+/* Returns the size, in bytes, that a packet with this content must have; 0: the content is
+ * invalid. */
 static size_t bytes_of(const SocketPacket *packet)
 {
     switch ((SocketPacketKind)packet->head.kind) {
@@ -74,8 +76,8 @@ bool socket_stream_take(SocketStream *stream, SocketPacket *packet)
         if (stream->lost) break;
         ssize_t got = recv(stream->fd, stream->in + stream->got,
                            sizeof stream->in - (size_t)stream->got, MSG_DONTWAIT);
-        /* If the peer has closed it without reading all, ECONNRESET may come before what it has
-         * sent, once. */
+        /* If the peer has closed the connection without reading everything, ECONNRESET may come
+         * once before the data that it has sent. */
         if (got < 0 && (errno == EINTR || errno == ECONNRESET)) continue;
         if (got < 0 && errno == EAGAIN) break;
         if (got <= 0) stream->lost = true;

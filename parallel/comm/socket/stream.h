@@ -1,6 +1,7 @@
-/* stream.h -- inside parallel/comm/socket: packets over a connected stream, between rank 0 and
- * another rank, or from the launcher to rank 0. A packet begins with its length. Nothing here waits
- * or allocates: what could not be sent yet, and the first part of a packet, stay in the stream. */
+/* stream.h -- inside parallel/comm/socket: packets over a connected stream socket, between rank 0
+ * and another rank, or from the launcher to rank 0. A packet begins with its length. Nothing here
+ * blocks or allocates, except where a comment says that it waits: unsent packets, and the received
+ * part of a packet, stay in the stream's buffers. */
 #ifndef PARALLEL_COMM_SOCKET_STREAM_H
 #define PARALLEL_COMM_SOCKET_STREAM_H
 
@@ -12,22 +13,23 @@ typedef struct {
     int fd;    /* non-blocking; -1: none */
     bool lost; /* the peer has closed it, or has sent something that is no packet */
     bool shut; /* the peer receives nothing more */
-    int got;   /* bytes of `in`: packets that have not been taken */
-    int left;  /* bytes of `out` that are still to be sent */
+    int got;   /* bytes in `in`: received packets that have not been taken */
+    int left;  /* bytes in `out` that are still to be sent */
     unsigned char in[PACKET_BYTES], out[PACKET_BYTES];
 } SocketStream;
 
 /* Queues a packet and sends what is possible. Returns false if there is no room for it,
  * or the peer receives nothing more. */
 bool socket_stream_put(SocketStream *stream, const void *packet);
-/* Sends what is possible of the queue. */
+/* Sends as much of the queue as possible. */
 void socket_stream_flush(SocketStream *stream);
-/* Does the same. Returns whether some of what was sent has not reached the peer's system yet. */
+/* Does the same. Returns whether the peer's system has not yet received everything that was
+ * sent. */
 bool socket_stream_is_sending(SocketStream *stream);
-/* This process is about to end. Then the system resets connections on which it has not read all,
+/* For a process that is about to end. When it ends, the system resets connections with unread data,
  * and drops what the other machines have not received yet. Sends what is queued on these streams,
- * and waits until the systems of their peers have all of it, but not for long: those that are cut
- * off never have. `sends` guards sending. */
+ * and waits until the peers' systems have received it, but not for long, because peers that are cut
+ * off never receive it. `sends` guards sending. */
 void socket_streams_finish(SocketStream *stream, int n, pthread_mutex_t *sends);
 /* Receives the next packet. Returns false if there is none at the moment, or the stream is lost. */
 bool socket_stream_take(SocketStream *stream, SocketPacket *packet);

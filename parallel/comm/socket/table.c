@@ -1,6 +1,5 @@
 /* table.c -- the table of what all ranks have reported, in rank 0's process (hub.h). Its parts grow
- * as needed. What comes from other processes is checked, so nothing that a rank sends can damage
- * it. */
+ * as needed. Data from other processes are checked, so no packet of a rank can damage the table. */
 #include "parallel/comm/socket/hub.h"
 
 #include "model/core/check.h"
@@ -66,7 +65,7 @@ static SocketHubGroup *add_group(SocketHub *hub, const SocketGroupReport *report
     return group;
 }
 
-/* Notes that a member is this rank. Returns false if it is another one. */
+/* Notes that this member is the given rank. Returns false if it is known to be another rank. */
 static bool know_member(SocketHubGroup *group, int member, int rank)
 {
     int *known = &group->members.rank[member];
@@ -95,7 +94,7 @@ static void remove_group(SocketHub *hub, SocketHubGroup *group)
     free_group(group);
 }
 
-/* So that the service thread allocates nothing as long as there are no other groups. */
+/* Allocated here, so that the service thread allocates nothing while there are no other groups. */
 void socket_hub_make_table(SocketHub *hub)
 {
     const SocketGroupReport world = {.name = "world", .size = hub->ranks};
@@ -146,8 +145,8 @@ static bool take_group(SocketHub *hub, int rank, const SocketGroupReport *report
                    *group = known ? known : add_group(hub, report);
     int member = report->member;
     if (group->members.size != report->size || !know_member(group, member, rank)) return false;
-    /* The first list is enough. To read that of every member would take the square of their number.
-     */
+    /* The first member's list is enough. Reading every member's list would take time that grows
+     * with the square of their number. */
     if (group->known < report->size && !know_members(hub, group, report)) return false;
     group->meetings[member] = report->meetings;
     if (report->closed && !group->closed[member]) {
@@ -198,13 +197,13 @@ static bool take_watched(SocketHub *hub, int rank, const SocketWatched *watched)
     if (r->call == NULL) r->call = must_calloc(WATCHED_IN_REPORT, sizeof *r->call);
     WatchedCall call = watched->call;
     call.call[sizeof call.call - 1] = '\0';
-    /* The same call keeps the time that does not count. */
+    /* If it is still the same call, keep the time that does not count. */
     call.excused = 0;
     for (int i = 0; i < WATCHED_IN_REPORT; i++)
         if (r->call[i].id == call.id && r->call[i].finished == call.finished)
             call.excused = r->call[i].excused;
     r->call[watched->at] = call;
-    /* The last one completes what the rank has reported. */
+    /* The last one completes the rank's report. */
     if (watched->at == watched->calls - 1) r->calls = watched->calls;
     return true;
 }

@@ -1,12 +1,13 @@
-/* tree.h -- inside parallel/comm/socket: the trees over which the ranks of large worlds meet,
- * and over which rank 0 hears of them. Everything follows from a few numbers that all ranks know,
- * so nobody sends a tree to another one. */
+/* tree.h -- inside parallel/comm/socket: the trees over which the ranks of large worlds hold their
+ * meetings and report to rank 0. Each rank computes a tree from a few numbers that all ranks know,
+ * so no tree is ever sent. */
 #ifndef PARALLEL_COMM_SOCKET_TREE_H
 #define PARALLEL_COMM_SOCKET_TREE_H
 
 #include <stdbool.h>
 
-/* No rank has more children in a tree, and groups of at most so many other members need none. */
+/* The most children of a rank in a tree. A group of at most this many members besides member 0
+ * needs no tree. */
 enum { TREE_FAN_OUT = 64 };
 
 /* For tests: another number than TREE_FAN_OUT. 0: TREE_FAN_OUT. */
@@ -14,7 +15,7 @@ void socket_tree_set_fan_out(int most);
 
 /* ---- members of a group that meet ------------------------------------------------------------ */
 
-/* A member's place among `size` members. It and all that are below it are the members [member,
+/* A member's place in the tree of `size` members. The member and all members below it are [member,
  * end). Its children divide [member + 1, end) into ranges of `width` members, the last of which may
  * be shorter; the first member of a range is the child. In a small group all are children of member
  * 0. */
@@ -45,22 +46,23 @@ static inline int socket_tree_which_child(const TreePlace *place, int member)
     return is_child ? after / place->width : -1;
 }
 
-/* Returns whether so many members meet over a tree of several levels. */
+/* Returns whether `size` members meet over a tree of more than one level. */
 bool socket_tree_is_deep(int size);
 
 /* ---- ranks that pass on control packets ------------------------------------------------------ */
 
-/* Writes the parent of each rank, parent[ranks], over which control packets travel: reports and
- * failures up to rank 0, questions and verdicts down; parent[0] = -1. machine[ranks]: the machine
+/* Writes the parent of each rank in the control tree to parent[ranks]; parent[0] = -1. Reports and
+ * failures are sent up to rank 0 over it, questions and verdicts down. machine[ranks]: the machine
  * of each rank; equal numbers from 0 to ranks - 1 are the same machine.
  *
- * Up to TREE_FAN_OUT machines form a star: rank 0 is the parent of all. In larger worlds the lowest
- * rank of each machine leads it, and is the parent of all other ranks of the machine. Machines
- * count in the order of their leaders, and the leader of machine m > 0 has as its parent the leader
- * of machine (m - 1) / TREE_FAN_OUT. So each parent has a lower rank than its children, and no rank
- * has children on more than TREE_FAN_OUT other machines. Returns whether it is no star. */
+ * Up to TREE_FAN_OUT machines form a star: rank 0 is the parent of all. With more machines, the
+ * lowest rank of each machine is its leader, and the parent of all other ranks of the machine.
+ * Machines are numbered in the order of their leaders, and the leader of machine m > 0 has as its
+ * parent the leader of machine (m - 1) / TREE_FAN_OUT. So each parent has a lower rank than its
+ * children, and no rank has children on more than TREE_FAN_OUT other machines. Returns whether the
+ * tree is not just a star. */
 bool socket_tree_parents(int ranks, const int *machine, int *parent);
-/* Returns to which of its children `rank` passes on what is for `below`; -1: `below` is not below
+/* Returns the child of `rank` to which it forwards packets for `below`; -1: `below` is not below
  * `rank`. */
 int socket_tree_towards(const int *parent, int rank, int below);
 

@@ -1,4 +1,4 @@
-/* wire.c -- sends and receives frames on the connection between two ranks. Nothing here waits. */
+/* wire.c -- sends and receives frames on the connection between two ranks. Nothing here blocks. */
 #include "parallel/comm/socket/world.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 
 void *socket_queue_room(void *item, int *first, int *end, int *room, size_t size)
 {
-    /* Move the items to the front if that gives enough room; else double it. */
+    /* Move the items to the front if that makes enough room; otherwise double the memory. */
     int used = *end - *first;
     if (used > 0) memmove(item, (char *)item + (size_t)*first * size, (size_t)used * size);
     *first = 0;
@@ -93,7 +93,7 @@ static void prepare_data(SocketWorld *world, SocketPeer *peer)
     bool arrives = frame->kind == FRAME_ARRIVE, met = frame->kind == FRAME_MET;
     CHECK(frame->bytes >= 0 && frame->bytes <= (arrives || met ? LARGE_MEETING_BYTES : 0),
           "rank %d sends %lld bytes", peer->rank, (long long)frame->bytes);
-    /* A group that is not known is one that this rank has left. */
+    /* If the group is not found, this rank has left it. */
     peer->into = group ? group->contribution : world->dropped;
     if (group == NULL || !(arrives || met)) return;
     int member = socket_member(group, peer->rank);
@@ -104,7 +104,7 @@ static void prepare_data(SocketWorld *world, SocketPeer *peer)
           (long long)frame->bytes);
 }
 
-/* Acts on a frame whose data are complete. */
+/* Handles a frame whose data are complete. */
 static void handle(SocketWorld *world, SocketPeer *peer)
 {
     const SocketFrame *frame = &peer->frame;

@@ -17,7 +17,7 @@ static SocketGroup *group_create(SocketWorld *world, uint64_t id, const char *na
     group->share.id = id;
     snprintf(group->share.name, sizeof group->share.name, "%s", name);
     socket_members_create(&group->share.members, size);
-    /* Pages that are not used cost nothing. */
+    /* Unused pages of this buffer take no memory. */
     group->meeting_bytes = size > SMALL_GROUP ? LARGE_MEETING_BYTES : MEETING_BYTES;
     group->contribution = must_calloc(1, group->meeting_bytes);
     group->note = must_calloc(MESSAGES_AT_ONCE, sizeof *group->note);
@@ -43,7 +43,8 @@ static void group_open(SocketGroup *group)
     world->groups = group;
 }
 
-/* Frees what only this thread uses of the group, and hands the rest to the service thread. */
+/* Frees the parts of the group that only this thread uses, and hands the rest over to the service
+ * thread. */
 static void group_close(SocketGroup *group)
 {
     SocketGroup **at = &group->world->groups;
@@ -99,7 +100,7 @@ static Comm comm_create(SocketGroup *group)
     return comm;
 }
 
-/* What each member contributes to a split. */
+/* The contribution of each member to a split. */
 typedef struct {
     int32_t color, key;
     uint64_t splits; /* number of splits that it has taken part in */
@@ -109,15 +110,15 @@ _Static_assert(sizeof(Wish) * COMM_MAX_RANKS <= LARGE_MEETING_BYTES &&
                    sizeof(Wish) * SMALL_GROUP <= MEETING_BYTES,
                "a meeting carries all wishes");
 
-/* What member 0 answers: a new group, whose members follow as runs. Two members form a run, so the
- * answer fits in a meeting, too, and so do all groups of several members together. */
+/* The answer of member 0: a new group, followed by its members as runs. Two members already form a
+ * run, so the answer fits in a meeting; all groups of several members together fit, too. */
 typedef struct {
     uint64_t id;
     int32_t size, runs;
     RankRun run[];
 } Made;
 
-/* Returns the bytes from one group to the next one. */
+/* Returns the distance from one group to the next one, in bytes. */
 static size_t made_bytes(int runs)
 {
     return (sizeof(Made) + (size_t)runs * sizeof(RankRun) + 7) / 8 * 8;
@@ -136,22 +137,23 @@ static int by_wish(const void *a, const void *b, void *of)
     return (*x > *y) - (*x < *y);
 }
 
-/* Writes the group of these members to *made, with their world ranks, and returns its bytes. */
+/* Writes the group of these members to *made, with their world ranks, and returns its size in
+ * bytes. */
 static size_t make_group(const SocketGroup *group, const int *member, int size, int *rank,
                          Made *made)
 {
     const Wish *wish = (const Wish *)(const void *)group->contribution;
     for (int i = 0; i < size; i++)
         rank[i] = socket_world_rank(group, member[i]);
-    /* The id is made of the first member's world rank and the number of its splits, so no other
-     * group of the world has it. The world's is 0. */
+    /* The id is composed of the first member's world rank and the number of its splits, so it is
+     * unique in the world. The id of the world's group is 0. */
     made->id = ((uint64_t)rank[0] + 1) << 40 | wish[member[0]].splits;
     made->size = size;
     made->runs = rank_runs(rank, size, made->run, size);
     return sizeof *made + (size_t)made->runs * sizeof made->run[0];
 }
 
-/* Returns the group that this rank belongs to, among those that member 0 has made; NULL: none. */
+/* Returns the group with this rank among those that member 0 has made; NULL: none. */
 static const Made *find_group(const unsigned char *at, size_t bytes, int rank)
 {
     const Made *made;
@@ -164,10 +166,10 @@ static const Made *find_group(const unsigned char *at, size_t bytes, int rank)
     return NULL;
 }
 
-/* On member 0: makes the groups of all wishes, and sends each member its own one. Returns its own.
- * Over a tree all members get the groups that have several members, and look for their own ones:
- * NULL is a group of one member. What it has sent from stays in `memory` until the meeting is over.
- */
+/* On member 0: makes the groups from all contributions, and sends each member its group. Returns
+ * the group of member 0. Over a tree all members receive all groups of several members, and each
+ * looks for its own; NULL: its group has one member. *memory holds the data to be sent, until the
+ * meeting is over. */
 static const Made *make_groups(SocketGroup *group, void **memory)
 {
     int n = socket_size(group), size;
@@ -255,7 +257,7 @@ static void leave_world(SocketWorld *world)
 {
     while (world->groups)
         group_close(world->groups);
-    /* The goodbye comes before the connections are closed, so no rank takes them for lost. */
+    /* The goodbye comes before the connections are closed, so no rank considers them lost. */
     socket_service_stop(&world->service);
     socket_disconnect(world);
     socket_links_destroy(world->links);

@@ -1,6 +1,6 @@
 /* world.h -- inside parallel/comm/socket: a rank's connections, its groups, and the functions with
- * which it exchanges frames. Only the thread that makes the calls uses them. What the service
- * thread reads of them is in service.h. */
+ * which it exchanges frames. Only the thread that makes the calls uses them. The parts that the
+ * service thread reads are in service.h. */
 #ifndef PARALLEL_COMM_SOCKET_WORLD_H
 #define PARALLEL_COMM_SOCKET_WORLD_H
 
@@ -12,10 +12,10 @@
 #include <poll.h>
 
 enum {
-    /* Up to so many ranks, tensors are exchanged directly unless those of all fit in MEETING_BYTES.
-     * In larger groups that would be too many connections for small tensors, so those of at most
-     * MEETING_BYTES each travel over member 0, in several meetings if they are too large for one.
-     */
+    /* In groups of up to SMALL_GROUP ranks, tensors are exchanged directly unless those of all
+     * ranks together fit in MEETING_BYTES. In larger groups this would need too many connections
+     * for small tensors, so tensors of at most MEETING_BYTES each are sent through member 0, in
+     * several meetings if they are too large for one. */
     SMALL_GROUP = 64,
     MEETING_BYTES = 4096,
     /* Bytes that all members together may contribute to a meeting of a larger group. */
@@ -28,7 +28,7 @@ typedef struct {
     const void *data;
 } SocketOut;
 
-/* Where the data of an expected FRAME_DATA go. */
+/* Where to store the data of an expected FRAME_DATA. */
 typedef struct {
     void *data;
     int64_t bytes;
@@ -44,7 +44,7 @@ typedef struct {
 typedef enum {
     PEER_APART,    /* not connected */
     PEER_CONNECTS, /* the connection is being made */
-    PEER_PROVES,   /* both sides prove that they know the secret */
+    PEER_PROVES,   /* both sides are proving that they know the secret */
     PEER_CONNECTED
 } SocketPeerState;
 
@@ -53,8 +53,8 @@ typedef struct {
     int rank;
     SocketPeerState state;
     int fd;       /* -1: none */
-    bool gone;    /* the peer has closed it, or does not exist any more */
-    bool control; /* it is to be the one to the parent in the tree of control */
+    bool gone;    /* the peer has closed it, or has ended */
+    bool control; /* it will be the connection to the parent in the control tree */
     bool blocked; /* the last send found no room */
     Handshake handshake;
     int pause;    /* milliseconds until the next attempt to connect */
@@ -62,15 +62,15 @@ typedef struct {
     SOCKET_QUEUE(SocketOut) out;
     size_t sent; /* bytes sent of the first of `out` */
     SOCKET_QUEUE(SocketIn) in;
-    SocketFrame frame;                /* being received */
-    size_t got;                       /* bytes received of it and of its data */
-    void *into;                       /* where its data go */
-    SOCKET_QUEUE(SocketFrame) offers; /* offered messages that this rank has not accepted */
+    SocketFrame frame;                /* the frame that is being received */
+    size_t got;                       /* bytes received, of the frame and of its data */
+    void *into;                       /* where to store its data */
+    SOCKET_QUEUE(SocketFrame) offers; /* offered messages that this rank has not accepted yet */
 } SocketPeer;
 
-/* An accepted connection of somebody who has not proven to be a rank. There are at most STRANGERS,
- * and none stays for longer than STRANGER_SECONDS. If more want to come, the oldest ones leave
- * sooner. A rank that was taken for such a one connects again. */
+/* An accepted connection whose other side has not proven to be a rank. There are at most STRANGERS
+ * of them, and none stays longer than STRANGER_SECONDS; new ones may replace the oldest ones
+ * sooner. A rank whose connection was replaced connects again. */
 enum { STRANGERS = 64 };
 typedef struct {
     int fd;
@@ -88,20 +88,21 @@ typedef struct {
 } SocketMessage;
 
 struct SocketGroup {
-    SocketGroupShare share; /* what the service thread reads */
+    SocketGroupShare share; /* the part that the service thread reads */
     SocketWorld *world;
     SocketGroup *next;
-    TreePlace place;             /* of this member in the tree of meetings */
+    TreePlace place;             /* of this member in the group's tree */
     SocketFrame call;            /* the call that this member is in */
     int64_t *arrived;            /* [children] number of each child's last meeting, */
     SocketFrame *came;           /* and its frame */
-    int odd_member;              /* the first member below a child that makes another call than */
-    SocketFrame odd;             /* the child, and that call; -1: none */
-    bool met;                    /* on others than member 0: the answer has come */
+    int odd_member;              /* the first member below a child whose call differs from */
+    SocketFrame odd;             /* the child's, and that call; -1: none */
+    bool met;                    /* not on member 0: the answer has arrived */
     size_t answer_bytes;         /* its length */
-    unsigned char *contribution; /* of this member and all below it to the meeting, in their order;
-                                  * then, but on member 0, the answer */
-    size_t meeting_bytes;        /* most bytes of these */
+    unsigned char *contribution; /* during a meeting: the contributions of this member and of all
+                                  * members below it, in member order. Members other than 0 then
+                                  * overwrite them with the answer */
+    size_t meeting_bytes;        /* largest size of these, in bytes */
     Tensor *source;              /* [size] the operands of a reduction */
     bool meeting;                /* the member is in a meeting */
     bool unlimited;              /* its waits have no deadline */
@@ -110,18 +111,18 @@ struct SocketGroup {
     int notes, room;
 };
 
-/* What a pass over the members has found (drive.c). */
+/* The result of a pass over the members (drive.c). */
 typedef struct {
     struct pollfd *fd;
-    int *member, n, room; /* of each fd: a member, or what else it is */
+    int *member, n, room; /* for each fd: a member, or another purpose */
     bool pending;         /* something is still to be sent or received */
-    int again;            /* milliseconds until a connection is to be tried again; 0: none is */
-    SocketWait wait;      /* all that are pending, and those that have closed */
+    int again;            /* milliseconds until the next attempt to connect; 0: none is due */
+    SocketWait wait;      /* all pending ranks, and those that have closed their connection */
 } SocketPass;
 
-/* The connections of the tree of control, while they are made (plant.c). */
+/* The connections of the control tree while they are being established (plant.c). */
 typedef struct {
-    SocketPeer parent;        /* unless that is rank 0 */
+    SocketPeer parent;        /* unless the parent is rank 0 */
     int children, *rank, *fd; /* [children] their ranks, and the connections; -1: not yet */
 } SocketPlant;
 
@@ -129,18 +130,19 @@ struct SocketWorld {
     SocketLinks *links;
     int rank, ranks;
     SocketGroup *groups;      /* all groups that are open */
-    SocketPeer **peer;        /* [ranks] those with which this rank has exchanged data */
+    SocketPeer **peer;        /* [ranks] NULL: this rank has not exchanged data with it yet */
     SocketStranger *stranger; /* [STRANGERS] */
     int strangers;
     SocketPass pass;
-    SocketPlant *plant;     /* while it is made, else NULL */
+    SocketPlant *plant;     /* while the tree is being connected, else NULL */
     SocketGroup *messages;  /* the group whose messages are carried out, or NULL */
     uint64_t splits;        /* number of splits that this rank has taken part in */
     uint64_t confirmed;     /* rank 0's latest question that this rank has answered */
     uint64_t waits;         /* number of waits so far */
-    unsigned char *staging; /* blocks of all peers in a reduction; made at its first use */
+    unsigned char *staging; /* blocks of all peers in a reduction; allocated at its first use */
     size_t staging_bytes;
-    unsigned char *dropped; /* data of frames of a group that this rank has left */
+    unsigned char *dropped; /* buffer for data that are discarded: frames of a group that this rank
+                             * has left */
     SocketService service;
 };
 
@@ -149,7 +151,7 @@ static inline SocketGroup *socket_group(const Comm *comm)
     return comm->impl;
 }
 
-/* Returns the number of members, and the world rank of one. */
+/* Return the number of members, and the world rank of a member. */
 static inline int socket_size(const SocketGroup *group)
 {
     return group->share.members.size;
@@ -160,7 +162,7 @@ static inline int socket_world_rank(const SocketGroup *group, int member)
     return group->share.members.rank[member];
 }
 
-/* Returns which member of the group a world rank is. It must be one. */
+/* Returns the member of the group with this world rank, which must exist. */
 static inline int socket_member(const SocketGroup *group, int rank)
 {
     int member = socket_members_find(&group->share.members, rank);
@@ -168,7 +170,7 @@ static inline int socket_member(const SocketGroup *group, int rank)
     return member;
 }
 
-/* Makes room for one more item at the end of a queue, and removes the first one. */
+/* Append room for one item to a queue, and remove the first item. */
 #define queue_add(queue)                                                                           \
     ((queue)->end == (queue)->room                                                                 \
          ? (void)((queue)->item = socket_queue_room((queue)->item, &(queue)->first, &(queue)->end, \
@@ -182,14 +184,15 @@ void *socket_queue_room(void *item, int *first, int *end, int *room, size_t size
 
 /* ---- connect.c ------------------------------------------------------------------------------- */
 
-/* Returns the connection to a world rank, which may not be made yet. Allocates at its first use. */
+/* Returns the connection to a world rank, which may not be established yet. Allocates it at its
+ * first use. */
 SocketPeer *socket_peer_of(SocketWorld *world, int rank);
 /* Returns the connection to a member of the group. */
 static inline SocketPeer *socket_peer(SocketGroup *group, int member)
 {
     return socket_peer_of(group->world, socket_world_rank(group, member));
 }
-/* Goes on to connect to another rank if that is this rank's part. The rank with the lower number
+/* Continues to connect to another rank if the other rank's number is lower: the lower one
  * accepts. */
 void socket_connect(SocketWorld *world, SocketPeer *peer);
 /* Accepts connections of other ranks. */
@@ -199,18 +202,19 @@ void socket_disconnect(SocketWorld *world);
 
 /* ---- plant.c --------------------------------------------------------------------------------- */
 
-/* Makes the connections of the tree of control, if the world has one, and leaves the star. All
- * ranks call it with the world's communicator before anything else. */
+/* Connects the control tree, if the world has one, and leaves the star. All ranks call it with the
+ * world's communicator before anything else. */
 void socket_plant(Comm *comm);
-/* Takes over the connection of a rank that has proven to be this one. Returns false if it is no
- * child that is still awaited. */
+/* Takes over the connection of `rank`, which has proven the secret. Returns false if it is not a
+ * child whose connection is still missing. */
 bool socket_plant_takes(SocketWorld *world, int rank, int fd);
 
 /* ---- wire.c ---------------------------------------------------------------------------------- */
 
-/* Queues a frame. The data must stay as they are until socket_drive returns. */
+/* Queues a frame. The data must not change until socket_drive returns. */
 void socket_put(SocketPeer *peer, SocketFrame frame, const void *data);
-/* Queues a tensor's bytes as FRAME_DATA, and expects one. Nothing happens if there are no bytes. */
+/* Queue a tensor's bytes as FRAME_DATA, and expect a FRAME_DATA for a tensor. Nothing happens if
+ * the tensor is empty. */
 void socket_put_data(SocketGroup *group, int member, Tensor x);
 void socket_expect_data(SocketGroup *group, int member, Tensor x);
 /* Sends as much of the queue as the connection takes. */
@@ -220,27 +224,27 @@ bool socket_receive(SocketWorld *world, SocketPeer *peer);
 
 /* ---- drive.c --------------------------------------------------------------------------------- */
 
-/* Returns whether this rank still expects a frame of that member. */
+/* Returns whether this rank still expects a frame from that member. */
 typedef bool (*SocketExpects)(SocketGroup *group, int member);
 /* Sends what is queued for the first `members` members, and receives until nothing more is expected
- * of them. */
+ * from them. */
 void socket_drive(Comm *comm, int members, SocketExpects expects);
 
 /* ---- meet.c ---------------------------------------------------------------------------------- */
 
-/* A call of a group, as a frame. op, root (a member, or -1) and made (or NULL) as in CommCall. */
+/* Returns a call of a group as a frame. op as in CommCall; root: a member, or -1. The frame's
+ * `made` is empty. */
 SocketFrame socket_call(Comm *comm, int call, const Device *on, Tensor x, ReduceOp op, int root);
-/* A meeting: all members make the same call, each contributes bytes, and member 0 answers. The
- * program ends if their calls differ. Every member calls socket_arrive; then member 0, to which
- * group->contribution shows what all have contributed, in their order, calls socket_answer_all, or
- * in a small group socket_answer for each other member; then all call socket_part, which returns
- * when the answers have been sent, or has come: it is in group->contribution until the next
- * meeting. What is contributed or answered must stay until socket_part returns.
- * The members contribute `bytes` each. A member whose contribution is NULL contributes nothing;
- * that is so for all, or for all but the root of a broadcast. `first`: it is the call's first
- * meeting.
- * Groups of more than TREE_FAN_OUT other members meet over a tree (tree.h). Each member passes on
- * what those below it contribute, and the answer, which is the same for all then. */
+/* A meeting: all members make the same call, each contributes `bytes` bytes, and member 0 answers.
+ * The program ends if their calls differ. First every member calls socket_arrive. Member 0 then
+ * finds the contributions of all, in member order, in group->contribution, and calls
+ * socket_answer_all, or in a small group socket_answer for each other member. Finally all call
+ * socket_part. On member 0 it returns when the answers have been sent; on the others when the
+ * answer has arrived, which stays in group->contribution until the next meeting. Contributions and
+ * answers must not change until socket_part returns. A contribution of NULL is empty; it is NULL on
+ * all members, or on all but the root of a broadcast. `first`: this is the call's first meeting.
+ * Groups of more than TREE_FAN_OUT other members meet over a tree (tree.h), in which each member
+ * forwards the contributions of those below it, and the answer, which is then the same for all. */
 void socket_arrive(Comm *comm, SocketFrame call, const void *contribution, size_t bytes,
                    bool first);
 void socket_answer(SocketGroup *group, int member, const void *answer, size_t bytes);
@@ -248,12 +252,12 @@ void socket_answer_all(SocketGroup *group, const void *answer, size_t bytes);
 void socket_part(Comm *comm);
 /* A meeting that moves no data. */
 void socket_meet(Comm *comm, SocketFrame call);
-/* Returns where the data of an ARRIVE of a member go. */
+/* Returns where to store the data of an ARRIVE of a member. */
 unsigned char *socket_room_for(SocketGroup *group, int member, const SocketFrame *frame);
 /* Handle an ARRIVE whose data have been received, and an ODD. */
 void socket_has_arrived(SocketGroup *group, int member, const SocketFrame *frame);
 void socket_is_odd(SocketGroup *group, const SocketFrame *frame);
-/* Returns the call as error messages describe it. `made` of the frame must outlive the text. */
+/* Returns the call as error messages describe it. The frame's `made` must outlive the result. */
 CommCall socket_seen(const SocketFrame *frame);
 
 /* ---- collective.c, message.c ----------------------------------------------------------------- */

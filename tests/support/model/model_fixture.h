@@ -53,7 +53,8 @@ GptShape fixture_with_dtype(GptShape shape, DType dtype);
  * near 1, biases near 0); tokens and targets are random. scale is 1 / (micros B T). */
 void fixture_open(Fixture *f, const GptShape *shape, int64_t B, int64_t T, int64_t micros,
                   int threads, CpuLevel level);
-/* Like fixture_open, but on the given backend. */
+/* Like fixture_open, but on the given backend; "hopper" is CUDA with the attention kernels for
+ * Hopper. */
 void fixture_open_on(Fixture *f, const char *backend, const GptShape *shape, int64_t B, int64_t T,
                      int64_t micros, int threads, CpuLevel level);
 /* Opens one rank of a grid of data- and tensor-parallel ranks, on fixture_open's device with one
