@@ -4,7 +4,8 @@
 # folder and of other folders on its floor, but folders must not include each other in a cycle. A folder and its subfolders on
 # the same floor count as one here. The model (3a) and the code that drives it (3b) must not include each other. model/ includes
 # nothing from parallel/. Only tests (8) include the program (7), train.c. The transports (parallel/comm/local, socket and nccl) do not
-# include each other.
+# include each other. In model/, only the files ptx*.cuh contain inline assembly. Only
+# model/core/progress.c forks.
 #
 #   scripts/check_layers.sh [--floors]
 #
@@ -85,6 +86,14 @@ awk -v only_floors=$only_floors '
     }
     /^#include <(mpi|nccl|cuda|cublas)/ && FILENAME !~ /^(model\/kernels\/cuda|parallel\/comm|tests\/(probe|emu|cuda))\// {
         printf "%s:%d: a vendor header\n", FILENAME, FNR
+        bad = 1
+    }
+    /(^|[^A-Za-z_])asm( volatile)?\(/ && FILENAME ~ /^model\// && FILENAME !~ /^model\/kernels\/cuda\/ptx[a-z_]*\.cuh$/ {
+        printf "%s:%d: inline PTX outside of model/kernels/cuda/ptx*.cuh, which the emulated device replaces\n", FILENAME, FNR
+        bad = 1
+    }
+    /(^|[^A-Za-z_])v?fork\((void)?\)/ && !/^ *(\/\*|\/\/|\* )/ && FILENAME !~ /^(tests\/|model\/core\/progress\.c$)/ {
+        printf "%s:%d: fork outside of model/core/progress.c; call progress_fork, which stops the thread that prints\n", FILENAME, FNR
         bad = 1
     }
     # Only the folder configs may modify a Config. A command uses config_settle to add values that it finds out later.

@@ -2,6 +2,7 @@
 #include "model/core/child.h"
 
 #include "model/core/check.h"
+#include "model/core/progress.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -22,7 +23,7 @@ pid_t child_fork(Child *c)
 {
     struct sigaction usual = {.sa_handler = SIG_DFL};
     sigaction(SIGCHLD, &usual, &c->was);
-    c->pid = fork();
+    c->pid = progress_fork();
     if (c->pid <= 0) put_back(c);
     return c->pid;
 }

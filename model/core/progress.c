@@ -1,5 +1,5 @@
 /* progress.c -- implements progress.h: the live line on a terminal, the messages about progress,
- * and the thread that prints both while their work goes on. */
+ * and the thread that prints both while the work continues. */
 #include "model/core/progress.h"
 
 #include "model/core/clock.h"
@@ -9,10 +9,14 @@
 #include "model/core/terminal.h"
 #include "model/core/utf8.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static const double first_after = 1, terminal_every = 0.5, message_every = 30, never = 1e300;
@@ -28,8 +32,6 @@ static struct {
     bool terminal;
     FILE *shown;      /* the stream whose last line is the live line; NULL: there is none */
     bool of_work;     /* that line shows the work in progress */
-    pid_t ticking;    /* the process in which the ticker runs; a child of it has none */
-    bool forking;     /* the thread that forks has the lock */
     atomic_bool over; /* an error has been printed, which may be the program's last line */
 } line = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -93,21 +95,30 @@ static void print_if_due(double now)
 
 /* ---- the ticker ------------------------------------------------------------------------------ */
 
+static struct {
+    pthread_mutex_t life; /* held while the thread is started or ended, and by progress_fork */
+    bool begun;           /* it was started before, in this process or in its parent */
+    bool runs;
+    int wake;           /* an eventfd; written to end the thread */
+    atomic_int leaving; /* the id of the thread that has been ended; 0: it has not seen that yet */
+} ticker = {.life = PTHREAD_MUTEX_INITIALIZER};
+
 static void *tick(void *unused)
 {
-    enum { MICROSECONDS = 250000 };
-    for (;;) {
-        usleep(MICROSECONDS);
+    enum { MILLISECONDS = 250 };
+    struct pollfd wake = {.fd = ticker.wake, .events = POLLIN};
+    while (poll(&wake, 1, MILLISECONDS) <= 0) {
         pthread_mutex_lock(&line.lock);
         /* If each text is printed, none is printed twice. */
         if (line.every > 0) print_if_due(seconds_now());
         pthread_mutex_unlock(&line.lock);
     }
+    atomic_store(&ticker.leaving, (int)gettid());
     return unused;
 }
 
-/* Called by log.c before a message is printed on `to`. Does not wait for the lock for ever if the
- * program may be about to end: its holder may wait for a reader that does not read. */
+/* Called by log.c before a message is printed on `to`. If the program may be about to end, does not
+ * wait forever for the lock: its holder may be blocked because the console is not read. */
 static void make_room(FILE *to, bool ending)
 {
     enum { TRIES = 20, MICROSECONDS = 1000 };
@@ -128,36 +139,63 @@ static void make_room(FILE *to, bool ending)
     pthread_mutex_unlock(&line.lock);
 }
 
-/* Takes the lock before a fork, so that the child does not inherit it from the ticker, which does
- * not run there. Gives up after a while: the ticker may wait for a reader that does not read. */
-static void before_fork(void)
+/* Starts the ticker unless it runs already. If the system refuses another thread, lines are printed
+ * only when the work sets its text. */
+static void start(void)
 {
-    enum { TRIES = 100, MICROSECONDS = 1000 };
-    for (int i = 0; i < TRIES; i++) {
-        line.forking = pthread_mutex_trylock(&line.lock) == 0;
-        if (line.forking) return;
+    if (ticker.runs) return;
+    ticker.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    atomic_store(&ticker.leaving, 0);
+    ticker.runs = ticker.wake >= 0 && thread_start_detached(tick, NULL);
+    if (!ticker.runs && ticker.wake >= 0) close(ticker.wake);
+}
+
+/* How many seconds a fork waits for the ticker to end, and again for the lock. */
+static const double fork_waits = 0.1;
+
+/* Ends the ticker and waits for a short time until the kernel has removed it. It may be blocked
+ * because the console is not read; then it ends later. It is detached, because nobody would join it
+ * at the program's end. */
+static void end(void)
+{
+    enum { MICROSECONDS = 100 };
+    uint64_t once = 1;
+    if (!ticker.runs || write(ticker.wake, &once, sizeof once) < 0) return;
+    ticker.runs = false;
+    for (double waited = 0; waited < fork_waits; waited += 1e-6 * MICROSECONDS) {
+        int thread = atomic_load(&ticker.leaving);
+        if (thread != 0 && syscall(SYS_tgkill, getpid(), thread, 0) != 0) {
+            close(ticker.wake);
+            return;
+        }
         usleep(MICROSECONDS);
     }
 }
 
-static void after_fork_in_parent(void)
+pid_t progress_fork(void)
 {
-    if (line.forking) pthread_mutex_unlock(&line.lock);
+    pthread_mutex_lock(&ticker.life);
+    end();
+    /* Its owner may be blocked because the console is not read. */
+    bool taken = mutex_lock_within(&line.lock, fork_waits);
+    pid_t child = fork();
+    int error = errno;
+    if (taken)
+        pthread_mutex_unlock(&line.lock);
+    else if (child == 0)
+        pthread_mutex_init(&line.lock, NULL); /* the owner does not exist in the child */
+    if (child != 0 && ticker.begun) start();
+    pthread_mutex_unlock(&ticker.life);
+    errno = error;
+    return child;
 }
 
-static void after_fork_in_child(void)
-{
-    pthread_mutex_init(&line.lock, NULL);
-}
-
-/* Starts the ticker unless it runs already. If the system refuses another thread, lines are printed
- * only when the work sets its text. */
 static void start_ticker(void)
 {
-    if (line.ticking == getpid()) return;
-    if (line.ticking == 0) pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-    line.ticking = getpid();
-    (void)thread_start_detached(tick, NULL);
+    pthread_mutex_lock(&ticker.life);
+    ticker.begun = true;
+    start();
+    pthread_mutex_unlock(&ticker.life);
 }
 
 /* ---- progress -------------------------------------------------------------------------------- */
@@ -198,7 +236,7 @@ void progress_hurry(Progress *p)
 /* Sets the text; `left` is the time that the work still takes, or negative. */
 static void set_text(Progress *p, double now, double left, const char *fmt, va_list args)
 {
-    if (line.ticking != 0) start_ticker(); /* this process may be a child of the one that began */
+    if (ticker.begun) start_ticker(); /* this may be a child of the process that began */
     pthread_mutex_lock(&line.lock);
     bool begins = line.text[0] == '\0' || line.began != p->began;
     if (line.last == 0) line.last = p->began;

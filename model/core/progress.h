@@ -8,21 +8,22 @@
  *     }
  *     progress_end(&p);
  *
- * The caller only says what it is doing. A thread of this file then prints the newest text again
- * and again, with the time that is left or has passed, also while the caller is busy for long: on a
- * terminal it redraws the live line twice a second, elsewhere it prints a message every 30 seconds.
- * The live line is cleared before another message is printed. Nothing is printed for work that
- * takes less than a second, on ranks other than 0, or if the log level is above LOG_INFO. One piece
- * of work has progress at a time. */
+ * The caller only sets a text that says what it is doing. A thread (the ticker) then prints the
+ * newest text again and again, with the remaining or elapsed time, even while the caller is busy:
+ * on a terminal it redraws the live line twice a second, elsewhere it prints a message every 30
+ * seconds. The live line is cleared before another message is printed. Nothing is printed for work
+ * that takes less than a second, on ranks other than 0, or if the log level is above LOG_INFO. One
+ * piece of work has progress at a time. */
 #ifndef MODEL_CORE_PROGRESS_H
 #define MODEL_CORE_PROGRESS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 typedef struct {
-    double began;  /* seconds_now() at the begin of the work */
+    double began;  /* seconds_now() at the start of the work */
     double every;  /* seconds between two lines; 0: each text is printed */
     bool terminal; /* stdout is a terminal */
     bool at_once;  /* the next text is printed at once, even if the work has just begun */
@@ -45,6 +46,12 @@ void progress_count(Progress *progress, int64_t done, int64_t all, const char *f
     __attribute__((format(printf, 4, 5)));
 /* Ends the work and clears its live line. */
 void progress_end(Progress *progress);
+
+/* Like fork(), but stops the ticker during the fork: it may own a lock that nobody would release in
+ * the child, such as one of AddressSanitizer's allocator, which does not handle forks. Afterwards
+ * the ticker runs again in the parent, and in the child once it sets a text. All code that forks
+ * must call this. */
+pid_t progress_fork(void);
 
 /* Prints `text` as the live line over the cursor's line, cut to the terminal's width. It replaces
  * the line of the work in progress, until that sets its next text. */

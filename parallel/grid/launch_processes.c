@@ -1,12 +1,13 @@
 /* launch_processes.c -- starts the ranks as processes. The process that does this is called the
- * launcher. It is no rank, and it never calls CUDA, so that the ranks, which are forked from it,
- * can. launcher.c waits for them. See launch.h. */
+ * launcher. It is no rank, and it never calls CUDA: otherwise the ranks, which are forked from it,
+ * could not use CUDA. launcher.c waits for them. See launch.h. */
 #include "parallel/grid/launch_processes.h"
 
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "model/core/machine.h"
 #include "model/core/openblas.h"
+#include "model/core/progress.h"
 #include "parallel/comm/socket/socket.h"
 #include "parallel/grid/gpus.h"
 #include "parallel/grid/launcher.h"
@@ -35,9 +36,8 @@ int launch_signal(void)
 
 /* ---- in the process of a rank ---------------------------------------------------------------- */
 
-/* Requests to stop come from the launcher alone, to rank 0. Every rank is in a process group of its
- * own, so Ctrl-C in a terminal does not reach it. It may print although it is not in the
- * foreground. */
+/* Stop requests come only from the launcher, to rank 0. Every rank is in its own process group, so
+ * Ctrl-C in a terminal does not reach it. It may print although it is not in the foreground. */
 static void prepare_signals(const Launcher *l)
 {
     static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
@@ -46,7 +46,7 @@ static void prepare_signals(const Launcher *l)
     sigaddset(&received, launcher_signal());
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) {
         signal(ignored[i], SIG_IGN);
-        sigaddset(&received, ignored[i]); /* a second signal ends rank 0 by its own means */
+        sigaddset(&received, ignored[i]); /* a second signal ends rank 0 by its default action */
     }
     signal(SIGTTOU, SIG_IGN);
     setpgid(0, 0);
@@ -101,7 +101,8 @@ static void be_rank(const Launcher *l, int rank, LaunchBody body, void *context)
     ends_share(false);
     atomic_store(&l->note[rank].left, true);
     if (rank == 0) {
-        /* Perhaps its reader is slow. After the result this process has a limited time to end. */
+        /* The reader of the output may be slow. After the result this process has a limited time to
+         * end. */
         fflush(stdout);
         send_result(l, code);
     }
@@ -114,8 +115,8 @@ static void start_ranks(Launcher *l, LaunchBody body, void *context)
 {
     pid_t self = getpid();
     for (int r = 0; r < l->ranks; r++) {
-        fflush(NULL); /* otherwise the child prints again what is still in the buffers */
-        pid_t process = fork();
+        fflush(NULL); /* otherwise the child would print the content of the buffers again */
+        pid_t process = progress_fork();
         if (process == 0) {
             launcher_process = self;
             be_rank(l, r, body, context);
@@ -126,8 +127,8 @@ static void start_ranks(Launcher *l, LaunchBody body, void *context)
             fail(EXIT_SYSTEM, "rank %d of %d cannot be started as a process: %s", r, l->ranks,
                  strerror(error));
         }
-        /* The child does this, too. But it may be stopped before its first instruction, and only
-         * in a group of its own does the kernel continue it when this process ends (launch.h). */
+        /* The child does this, too. But it may be stopped before its first instruction, and the
+         * kernel continues it when this process ends only if it is in its own group (launch.h). */
         setpgid(process, process);
         l->rank[r].process = process;
         l->running++;
@@ -141,7 +142,8 @@ int launch_processes(int ranks, const LaunchOptions *options, LaunchBody body, v
     CHECK(options->result_bytes <= LAUNCH_RESULT_BYTES, "a result of %zu bytes",
           options->result_bytes);
     raise_limit_of_open_files();
-    /* The launcher reads between other things and must not wait; rank 0, which writes, may. */
+    /* The launcher reads in a loop with other tasks and must not block; rank 0, which writes, may.
+     */
     if (pipe2(l.result, O_CLOEXEC) != 0 || fcntl(l.result[0], F_SETFL, O_NONBLOCK) != 0)
         fail(EXIT_SYSTEM, "no pipe for the result: %s", strerror(errno));
     l.links = socket_links_create(ranks, err, sizeof err);

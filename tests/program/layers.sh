@@ -57,6 +57,17 @@ file data/tokens/token_file.c data/text/prepare.h
 file data/tokenizer/tokenizer.h data/tokens/token_file.h
 refused "a cycle of includes between three folders is refused" \
     "data/tokenizer/tokenizer.h:1: data/tokenizer includes data/tokens, of its own floor, in a cycle"
+mkdir -p model/kernels/cuda && echo 'asm volatile("nop;");' >model/kernels/cuda/ptx_tma.cuh
+expect_code "layers: inline PTX in ptx*.cuh is accepted" 0 scripts/check_layers.sh
+cp model/kernels/cuda/ptx_tma.cuh model/kernels/cuda/flash.cuh
+refused "inline PTX outside of ptx*.cuh is refused" "model/kernels/cuda/flash.cuh:1: inline PTX outside of"
+echo 'pid_t p = fork();' >model/core/progress.c
+printf '    /* unlike fork() */\n    pid_t p = progress_fork();\n' >model/core/child.c
+expect_code "layers: fork in progress.c is accepted" 0 scripts/check_layers.sh
+cp model/core/progress.c parallel/run/open.c
+refused "fork outside of progress.c is refused" "parallel/run/open.c:1: fork outside of model/core/progress.c"
+echo 'if (vfork() == 0)' >parallel/run/open.c
+refused "vfork is refused" "parallel/run/open.c:1: fork outside of model/core/progress.c"
 file rooms/new.c model/core/check.h
 refused "a folder without a floor is refused" "the folder rooms is on no floor"
 file parallel/run/open.c train.c

@@ -1,16 +1,20 @@
 /* test_progress.c -- tests of the line that shows the progress of long work, on a terminal and in a
  * pipe: every kind of work has it, and it goes on while the work is busy. */
 #include "model/core/log.h"
+#include "parallel/trainer/host_states.h"
 #include "tests/parallel/run/slow_rank.h"
 #include "tests/support/trainer/run_fixture.h"
 #include "tests/support/trainer/screen.h"
 
+#include <dirent.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -48,7 +52,7 @@ static void work_long(void)
 
 /* The line is drawn again, with the time so far, while the work is busy, and after a message. It is
  * not drawn after an error message, which may be the last line of the program. */
-static void test_the_live_line_goes_on_while_the_work_is_busy(void **state)
+static void test_the_live_line_is_redrawn_while_the_work_is_busy(void **state)
 {
     (void)state;
     char *sent;
@@ -112,6 +116,14 @@ static void fail_on_a_stopped_terminal(void)
     if (ftrylockfile(stderr) != 0) _exit(2); /* that thread shall leave stderr free */
     funlockfile(stderr);
     alarm(10); /* ends the process if it hangs */
+    pid_t child = progress_fork();
+    if (child == 0) {
+        alarm(5);
+        progress_end(&p); /* takes the lock, which the blocked thread owns in the parent */
+        _exit(0);
+    }
+    int status = 0;
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) _exit(3);
     error_print(EXIT_BUG, "a file is damaged");
     tcflow(STDOUT_FILENO, TCOON); /* ThreadSanitizer flushes stdout at the end */
     _exit(0);
@@ -145,6 +157,66 @@ static void test_progress_is_printed_when_due_and_its_line_is_erased(void **stat
     assert_string_equal(s->line[0], "over");
     free(sent);
     free(s);
+}
+
+/* Returns how many threads ("task") or open files ("fd") this process has. */
+static int count_own(const char *what)
+{
+    char path[32];
+    int n = 0;
+    snprintf(path, sizeof path, "/proc/self/%s", what);
+    DIR *all = opendir(path);
+    if (all == NULL) exit(EXIT_SYSTEM);
+    for (struct dirent *e; (e = readdir(all)) != NULL;)
+        n += e->d_name[0] != '.';
+    closedir(all);
+    return n;
+}
+
+static int at_fork;
+
+static void count_at_fork(void)
+{
+    at_fork = count_own("task");
+}
+
+/* Forks again and again while its work goes on, the first time at once. */
+static void fork_at_work(void)
+{
+    enum { FORKS = 20, MICROSECONDS = 1700000 };
+    pthread_atfork(count_at_fork, NULL, NULL);
+    Progress p = progress_begin();
+    progress_print(&p, "reading all");
+    int all = count_own("task"), files = count_own("fd");
+    for (int i = 0; i < FORKS; i++) {
+        pid_t child = progress_fork();
+        if (child == 0) {
+            int before = count_own("task");
+            p.every = 0;
+            progress_print(&p, "child");
+            _exit(count_own("task") == before + 1 ? EXIT_OK : EXIT_BUG);
+        }
+        int status = 0;
+        if (child < 0 || waitpid(child, &status, 0) != child || status != 0) exit(EXIT_PEER_LOST);
+        if (at_fork != all - 1 || count_own("task") != all) exit(EXIT_BUG);
+    }
+    if (count_own("fd") != files) exit(EXIT_INPUT_OUTPUT);
+    usleep(MICROSECONDS);
+    progress_end(&p);
+    exit(0);
+}
+
+/* The thread that prints is not there when the process forks, so a lock that it may own is free in
+ * the child. Both processes then go on with a thread each. */
+static void test_a_process_forks_without_the_thread_that_draws(void **state)
+{
+    (void)state;
+    char *sent;
+    disturbance = (Disturbance){.first = fork_at_work, .dry = true};
+    free(screen_of_run("forks", NULL, 0, &sent));
+    assert_non_null(strstr(sent, "  child"));
+    assert_non_null(strstr(sent, "  reading all, 0:0"));
+    free(sent);
 }
 
 static void be_due(Run *run)
@@ -224,7 +296,7 @@ static void shows(const char *const *arguments, Where where, const char *const *
 
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-static void test_all_long_work_says_what_it_does(void **state)
+static void test_all_long_tasks_print_what_they_do(void **state)
 {
     (void)state;
     disturbance = (Disturbance){0};
@@ -235,7 +307,10 @@ static void test_all_long_work_says_what_it_does(void **state)
                "  evaluating micro-batch 5 of 5, ", "  sampling token 1 of 6"));
     shows(LIST("tiny.json", "--resume", "out/tiny/checkpoints/step_00000004", "--out", "on"), ONCE,
           LIST("  reading the checkpoint", "  step 5: micro-batch 1 of 2"));
-    shows(LIST("tiny.json", "--dry-run"), EVERYWHERE, LIST("  dry run: a step of 2 x 16 tokens,"));
+    shows(LIST("tiny.json", "--dry-run", "--set", "zero_optimization.offload_optimizer.device=cpu"),
+          EVERYWHERE,
+          LIST("  page-locking host memory for optimizer states, 0.0 of 0.0 GB",
+               "  dry run: a step of 2 x 16 tokens,"));
     shows(LIST("eval", "out/tiny"), EVERYWHERE,
           LIST("  reading the checkpoint", "  evaluating micro-batch 1 of ", " left"));
     shows(LIST("ckpt", "verify", "out/tiny"), EVERYWHERE, LIST("  verifying checkpoint 2 of 4, "));
@@ -245,6 +320,43 @@ static void test_all_long_work_says_what_it_does(void **state)
           LIST("  preparing the grid", "  preparing a single rank",
                "  step 3 of 3 on the grid: micro-batch 2 of 2",
                "  step 1 of 3 on a single rank: micro-batch 4 of 4"));
+}
+
+static void page_lock(void)
+{
+    static const size_t bytes[] = {100000000, 0, 200000000, 100000000}; /* never touched */
+    const DeviceOptions options = {.threads = 1};
+    char err[200];
+    Device dev;
+    HostStates states;
+    take_minutes();
+    if (!device_open(&dev, "cpu", &options, err, sizeof err)) exit(1);
+    host_states_open(&states, &dev, bytes, sizeof bytes / sizeof *bytes);
+    puts("over");
+    host_states_close(&states, &dev);
+    device_close(&dev);
+    exit(0);
+}
+
+/* Page-locking may take minutes. It goes on unit by unit, and the line says how far it has come. */
+static void test_page_locking_prints_its_progress(void **state)
+{
+#define LINE "  page-locking host memory for optimizer states, "
+    static const char *const lines[] = {LINE "0.0 of 0.4 GB, ", LINE "0.1 of 0.4 GB, ",
+                                        LINE "0.3 of 0.4 GB, ", " left"};
+    (void)state;
+    disturbance = (Disturbance){.first = page_lock, .dry = true, .columns = COLUMNS};
+    for (int i = 0; i < 2; i++, disturbance.columns = 0) {
+        char *sent = run_expecting("locked", NULL, 0), *at = sent;
+        for (int k = 0; k < 4; k++)
+            if ((at = strstr(at, lines[k])) == NULL) fail_msg("not \"%s\" in:\n%s", lines[k], sent);
+        free(sent);
+    }
+    char *sent;
+    Screen *s = screen_of_run("locked", NULL, 0, &sent);
+    assert_string_equal(s->line[0], "over");
+    free(sent);
+    free(s);
 }
 
 /* A user who waits for the first step sees at once what it does, and only on a terminal. Short
@@ -270,11 +382,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_progress_is_printed_when_due_and_its_line_is_erased),
-        cmocka_unit_test(test_the_live_line_goes_on_while_the_work_is_busy),
+        cmocka_unit_test(test_the_live_line_is_redrawn_while_the_work_is_busy),
         cmocka_unit_test(test_an_error_of_another_rank_is_printed_below_the_live_line),
         cmocka_unit_test(test_an_error_is_printed_while_the_live_line_is_blocked),
+        cmocka_unit_test(test_a_process_forks_without_the_thread_that_draws),
         cmocka_unit_test(test_progress_of_long_work_uses_the_live_line_only_on_a_terminal),
-        cmocka_unit_test(test_all_long_work_says_what_it_does),
+        cmocka_unit_test(test_all_long_tasks_print_what_they_do),
+        cmocka_unit_test(test_page_locking_prints_its_progress),
         cmocka_unit_test(test_the_first_step_is_shown_at_once),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
