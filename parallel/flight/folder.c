@@ -88,8 +88,8 @@ static bool is_of(const RingFile *ring, const RingFile *dump)
     return strcmp(ring->dump, dump->dump) == 0 && ring->ranks == dump->ranks;
 }
 
-/* Moves the rings to their ranks. Those of ranks that the world of the newest dump does not have
- * are freed, and so are second ones of a rank. */
+/* Assigns the rings to their ranks. Frees rings of ranks that the world of the newest dump does not
+ * have, and further rings of the same rank. */
 static void place_rings(FlightFiles *files, RingFile **ring, int rings)
 {
     const RingFile *newest = newest_of(ring, rings);
@@ -100,14 +100,14 @@ static void place_rings(FlightFiles *files, RingFile **ring, int rings)
         for (int i = 0; i < rings; i++) {
             RingFile *r = ring[i];
             if (r == NULL || (turn == 0 && !is_of(r, newest))) continue;
+            if (r->rank >= files->ranks || files->ring[r->rank]) continue;
             ring[i] = NULL;
-            if (r->rank >= files->ranks || files->ring[r->rank]) {
-                ring_free(r);
-                continue;
-            }
             files->ring[r->rank] = r;
             files->state[r->rank] = turn == 0 ? RANK_READ : RANK_SILENT;
         }
+    /* Only now: the newest may be a rank's second one. */
+    for (int i = 0; i < rings; i++)
+        if (ring[i]) ring_free(ring[i]);
 }
 
 static void count_states(FlightFiles *files)
