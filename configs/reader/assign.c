@@ -48,7 +48,8 @@ static void note_place(const Walk *w, int node, const char *path, int number)
     w->load->seen[number] = (Seen){.place = here, .value = w->json->node[node].item};
 }
 
-/* Stores what `true` means for the option that the key stands for, and says so. */
+/* Stores the value that `true` means for the option behind this alias, and adds a notice about
+ * it. */
 static void assign_meaning(const Walk *w, int node, int row, const KnownKey *known)
 {
     const cJSON *item = w->json->node[node].item;
@@ -65,7 +66,7 @@ static void assign_meaning(const Walk *w, int node, int row, const KnownKey *kno
     }
     bool read = json_parse(&json, known->means, strlen(known->means), err, sizeof err, &where);
     CHECK(read, "%s: %s", known->key, err);
-    assign_value(w->load, &json, 0, row, at, at);
+    assign_value(w->load, &json, 0, row, known->key, at, at);
     json_free(&json);
     load_notice(w->load, at, known->key, "read as %s %s", known->stands_for, known->means);
 }
@@ -89,8 +90,8 @@ static void assign_alias(const Walk *w, int node, const KnownKey *known)
     if (known->means != NULL)
         assign_meaning(w, node, row, known);
     else
-        assign_value(w->load, w->json, node, row, walk_key(w, node), walk_value(w, node));
-    w->load->origin[row].aliased = true;
+        assign_value(w->load, w->json, node, row, known->key, walk_key(w, node),
+                     walk_value(w, node));
     bool *flag = option_field(&option_table[row], w->load->config);
     if (known->negated && cJSON_IsBool(w->json->node[node].item)) *flag = !*flag;
 }
@@ -127,7 +128,7 @@ static void assign_node(const Walk *w, int node, const char *path)
     if (w->set > 0 && (row >= 0 || !cJSON_IsObject(item))) load_forget(w->load, path);
     if (row >= 0 || known >= 0) note_place(w, node, path, row >= 0 ? row : option_count + known);
     if (row >= 0)
-        assign_value(w->load, w->json, node, row, walk_key(w, node), walk_value(w, node));
+        assign_value(w->load, w->json, node, row, NULL, walk_key(w, node), walk_value(w, node));
     else if (section && cJSON_IsObject(item))
         assign_members(w, node, path);
     else if (known >= 0 && known_table[known].kind == KNOWN_SHORT && cJSON_IsBool(item))
@@ -254,13 +255,15 @@ void assign_document(Load *load, Json *json)
         return;
     }
     refuse_duplicates(&w, 0, "");
-    /* Set this before any key is read: values that a stored config leaves out are derived for its
-     * own number of ranks. */
+    /* This is set before any key is read, because values that a stored config leaves out are
+     * derived for its own number of ranks. */
     if (load->context.stored || (load->context.resumed && load->context.world == 0))
         load->context.world = printed_world(json);
     load->foreign = lacks_model(json);
     assign_members(&w, 0, "");
     check_other_names(load, false);
+    const cJSON *shard = cJSON_GetObjectItemCaseSensitive(json->root, "_shard");
+    if (cJSON_IsString(shard)) read_shard_name(load, shard->valuestring);
 }
 
 /* Parses the value of a --set: as JSON if it is valid JSON, else as a string. For keys that take

@@ -55,7 +55,7 @@ static int64_t value_of(const Config *config, CandidateKey key)
     return option->type == OPTION_BOOL ? *(const bool *)field : *(const int64_t *)field;
 }
 
-/* Keys that follow from others unless they are given. */
+/* Keys that are derived from others unless they are given. */
 enum {
     FOLLOWING = KEY_BIT(CANDIDATE_ACCUMULATION) | KEY_BIT(CANDIDATE_MICRO) |
                 KEY_BIT(CANDIDATE_BATCH) | KEY_BIT(CANDIDATE_DATA) | KEY_BIT(CANDIDATE_SCHEDULE) |
@@ -91,8 +91,9 @@ Candidate candidate_of_config(const Config *config, int64_t ranks)
 {
     const Origin *origin = config->provenance;
     Candidate c = candidate_of(config, origin, ranks);
-    /* Another name of parallel.shard is left out where it does not fit (parallel.c). */
-    if (origin[option_find(names[CANDIDATE_SHARD])].aliased) c.value[CANDIDATE_SHARD] = 0;
+    /* A value given under another name of parallel.shard is dropped where it does not fit
+     * (parallel.c). */
+    if (origin[option_find(names[CANDIDATE_SHARD])].alias) c.value[CANDIDATE_SHARD] = 0;
     return c;
 }
 
@@ -103,7 +104,8 @@ Candidate candidate_of_load(const Load *load)
     c.stepless = load->context.stored;
     c.inspected = c.stepless && load->context.opened == 0;
     c.automatic |= load->path == NULL;
-    /* A launcher has started the ranks, or the caller has one: another number is not advised. */
+    /* If a launcher has started the ranks, or the caller has one rank, no other number is
+     * suggested. */
     if (load->context.alone || load->context.launched) c.most[CANDIDATE_RANKS] = 0;
     candidate_follow(&c);
     return c;

@@ -1,9 +1,10 @@
-/* known_keys.c -- lists DeepSpeed keys that are known but not implemented here: which values are
- * accepted, and which are refused with the key's name.
+/* known_keys.c -- lists DeepSpeed keys that are known but not implemented here: which of their
+ * values are accepted, and which are refused with the key's name.
  *
- * A value is refused if it would change numbers. It is accepted with a notice if it only says where
- * or how DeepSpeed does its work, asks for a tool beside the training, or is always so here; and
- * silently if it belongs to a feature that is off or has no effect. */
+ * A value is refused if it would change results. It is accepted with a notice if it only concerns
+ * where or how DeepSpeed does its work, if it asks for a tool that does not affect training, or if
+ * this program always behaves so. It is accepted silently if it belongs to a feature that is off or
+ * has no effect. */
 #include "configs/reader/options.h"
 
 #define IGNORED(key_, inert_, ...)                                                                 \
@@ -22,7 +23,7 @@
     {                                                                                              \
         .key = key_, .kind = KNOWN_UNBUILT, .inert = inert_, .why = why_                           \
     }
-/* The same, with the keys that do instead what the key asks for. */
+/* The same, with the keys that do what this key asks for. */
 #define UNBUILT_BUT(key_, inert_, why_, helps_)                                                    \
     {                                                                                              \
         .key = key_, .kind = KNOWN_UNBUILT, .inert = inert_, .why = why_, .helps = helps_          \
@@ -77,11 +78,11 @@
     }
 
 /* One row for each feature that is not implemented and has several keys: what a refused key asks
- * for that only this feature could do, and why its other keys have no effect. Anyone who implements
- * a feature changes its row and finds its keys by its name. */
+ * for that only this feature could do, and why the feature's other keys have no effect. To
+ * implement a feature, change its row; its keys name the feature. */
 const KnownFeature known_feature[] = {
     [FEATURE_OFFLOAD] = {.idle = "parameters stay on the device"},
-    [FEATURE_CPU_UPDATE] = {.idle = "no CPU update: the device updates states on the host"},
+    [FEATURE_CPU_UPDATE] = {.idle = "no CPU update: the device updates states wherever they are"},
     [FEATURE_NVME] = {.idle = "nothing is kept on a disk"},
     [FEATURE_CHECKPOINT_WRITER] =
         {.idle = "checkpoint.async says whether training goes on while a checkpoint is written"},
@@ -141,8 +142,8 @@ const KnownKey known_table[] = {
     IGNORED("zero_allow_untested_optimizer", "|false|", "every optimizer here is tested"),
     IGNORED_OF(CPU_UPDATE, "zero_force_ds_cpu_optimizer", "|true|"),
     IGNORED("graph_harvesting", "|false|", "CUDA graphs of DeepSpeed's bf16 optimizer"),
-    /* Types. A key that would store anything in fewer bits is refused, because it changes the
-     * numbers. */
+    /* Types. A key that asks to store anything in fewer bits is refused, because this changes
+     * results. */
     WRONG("fp16.type",
           "not a key of DeepSpeed's fp16 (GPT-NeoX writes it); remove it, and enable bf16 or fp16"),
     IGNORED("fp16.auto_cast", "|false|", "inputs are tokens"),
@@ -153,10 +154,10 @@ const KnownKey known_table[] = {
     IGNORED_LIKE("data_types.buffer_dtype", "\"\"", "the model has no buffers"),
     SWITCH("amp", "NVIDIA Apex; bf16 does without"),
     SWITCH("torch_autocast", "autocast of PyTorch"),
-    /* ZeRO. Keys that only tell DeepSpeed how to arrange memory are accepted without effect,
-     * because units are flat buffers here. So are keys that only say where states lie (offload,
-     * hpZ, MiCS): the plan refuses a run whose states do not fit. Keys that store anything in fewer
-     * bits are refused. */
+    /* ZeRO. Keys that only control how DeepSpeed arranges memory are accepted without effect,
+     * because units are flat buffers here. So are keys that only control where states are stored
+     * (offload, hpZ, MiCS): the memory plan refuses a run whose states do not fit. Keys that ask to
+     * store anything in fewer bits are refused. */
     SHORT("zero_optimization", "zero_optimization.stage", "true is stage 1, false stage 0"),
     IGNORED("zero_optimization.contiguous_gradients", "|true|",
             "the gradients of a unit always lie side by side"),
@@ -217,7 +218,7 @@ const KnownKey known_table[] = {
     /* The options offload_optimizer.device, .ratio and .pin_memory have rows of their own. */
     QUIET_OF(NVME, "zero_optimization.offload_optimizer.nvme_path"),
     IGNORED("zero_optimization.offload_optimizer.buffer_count", "|4|",
-            "no buffers: the device reads and writes the host's memory itself"),
+            "no buffers: the device reads and writes states wherever they are"),
     IGNORED_OF(NVME, "zero_optimization.offload_optimizer.pipeline_read", "|false|"),
     IGNORED_OF(NVME, "zero_optimization.offload_optimizer.pipeline_write", "|false|"),
     QUIET_OF(NVME, "zero_optimization.offload_optimizer.pipeline"),
@@ -236,7 +237,8 @@ const KnownKey known_table[] = {
     IGNORED_OF(OFFLOAD, "zero_optimization.cpu_offload_params", "|false|"),
     QUIET("zero_optimization.cpu_offload_use_pin_memory",
           "memory of states on the host is always page-locked"),
-    /* Of these two, values below 2 ask for no groups; parallel.c says which others have effect. */
+    /* For these two keys, values below 2 mean no groups; parallel.c checks which other values have
+     * an effect. */
     ALIAS("zero_optimization.zero_hpz_partition_size", "parallel.shard",
           .inert = "|-1|0|1|\"auto\"|", .positive_only = true),
     UNBUILT_BUT("zero_optimization.zero_quantized_weights", "|false|", "ZeRO++ weight quantisation",
@@ -315,8 +317,8 @@ const KnownKey known_table[] = {
     QUIET_OF(CHECKPOINT_WRITER, "checkpoint.writer.show_statistics"),
     QUIET_OF(CHECKPOINT_WRITER, "checkpoint.writer.data_parallel"),
     QUIET_OF(CHECKPOINT_WRITER, "checkpoint.writer.io_multiplier"),
-    /* Keys that users may expect in a section of this program. A config contains no paths of a
-     * run. */
+    /* Keys that users may expect in a section of this program. A config contains no output
+     * paths. */
     WRONG("checkpoint.dir",
           "the run folder holds the checkpoints; write --out DIR on the command line"),
     WRONG("checkpoint.resume", "write --resume auto|never|PATH on the command line"),
@@ -352,7 +354,7 @@ const KnownKey known_table[] = {
     QUIET_OF(FLOPS_PROFILER, "flops_profiler.output_file"),
     TOOL("autotuning", "nothing is searched; the config is taken as it is"),
     TOOL("hybrid_engine", "./train generate writes text from any checkpoint"),
-    /* Features that change what is trained: they must be off. */
+    /* Features that change the trained model: they must be off. */
     SWITCH("elasticity", "batch sizes from the number of ranks"),
     SWITCH("curriculum_learning", "sequence-length warmup"),
     SWITCH("progressive_layer_drop", "dropping of layers"),

@@ -36,12 +36,21 @@ char *load_place_text(const Load *load, ConfigPlace place)
     return text;
 }
 
+/* Returns the name of a key in messages, malloc'ed. If it was given under another name, it is
+ * "alias (key)". */
+static char *key_text(const Load *load, const char *key)
+{
+    int row = option_find(key);
+    const char *alias = row >= 0 ? load->origin[row].alias : NULL;
+    return alias ? text_format("%s (%s)", alias, key) : presentable(key);
+}
+
 static void add_finding(Load *load, FindingKind kind, ConfigPlace place, const char *key,
                         const char *fmt, va_list args)
 {
     char sentence[1024];
     vsnprintf(sentence, sizeof sentence, fmt, args);
-    char *where = load_place_text(load, place), *what = presentable(key);
+    char *where = load_place_text(load, place), *what = key_text(load, key);
     if (load->n_findings == load->capacity) {
         load->capacity = load->capacity ? 2 * load->capacity : 16;
         load->finding = must_realloc(load->finding, (size_t)load->capacity * sizeof *load->finding);
@@ -76,7 +85,7 @@ void load_idle(Load *load, ConfigPlace place, const char *key, const char *fmt, 
 {
     va_list args;
     va_start(args, fmt);
-    /* What was written on the command line is always answered. */
+    /* A key on the command line always gets a visible notice. */
     add_finding(load, place.set > 0 ? FINDING_NOTICE : FINDING_IDLE, place, key, fmt, args);
     va_end(args);
 }
@@ -95,7 +104,7 @@ void load_remedy(Load *load, const char *fmt, ...)
     size_t size;
     va_list args;
     Finding *last = load->n_findings > 0 ? &load->finding[load->n_findings - 1] : NULL;
-    /* The last errors of very many are not recorded, so this may be an earlier one. */
+    /* Beyond the limit, errors are not recorded, so this may be an earlier error. */
     if (last == NULL || last->kind != FINDING_ERROR || load->n_errors == LOAD_MAX_ERRORS) return;
     FILE *to = text_stream(&text, &size);
     va_start(args, fmt);

@@ -21,10 +21,10 @@ typedef struct {
     ConfigPlace place; /* position of the key, if it was given */
     /* it was given and refused; rules that read it are skipped, so one mistake gives one error */
     bool wrong;
-    bool automatic; /* it was given as "auto" */
-    bool aliased;   /* it was given under another name */
-    char *text;     /* returned by config_origin; malloc'ed */
-    char *given_at; /* returned by config_given_at; malloc'ed; NULL: it was not given */
+    bool automatic;    /* it was given as "auto" */
+    const char *alias; /* the other name under which it was given; NULL: none */
+    char *text;        /* returned by config_origin; malloc'ed */
+    char *given_at;    /* returned by config_given_at; malloc'ed; NULL: it was not given */
 } Origin;
 
 static inline bool origin_given(const Origin *origin)
@@ -32,9 +32,9 @@ static inline bool origin_given(const Origin *origin)
     return origin->kind == ORIGIN_FILE || origin->kind == ORIGIN_SET;
 }
 
-/* An error makes the config invalid. A notice reports a setting that perhaps does not have the
- * intended effect. An idle notice reports a key that has no effect here, and a routine notice which
- * default was used; both are only counted, and shown with --verbose. */
+/* An error makes the config invalid. A notice reports a setting that may not have the intended
+ * effect. An idle notice reports a key that has no effect here; a routine notice reports which
+ * default was used. The last two are only counted, and shown with --verbose. */
 typedef enum { FINDING_ERROR, FINDING_NOTICE, FINDING_IDLE, FINDING_ROUTINE } FindingKind;
 typedef struct {
     FindingKind kind;
@@ -46,8 +46,8 @@ typedef struct {
 /* Position and value of a key in the document that is being read. */
 typedef struct {
     ConfigPlace place;
-    const cJSON *value; /* until the document is freed */
-    bool asks;          /* another name of an option, with a value that is not ignored */
+    const cJSON *value; /* valid until the document is freed */
+    bool asks; /* the key is another name of an option, and its value is not one that is ignored */
 } Seen;
 
 /* The state of one load. All findings are collected here in the order in which rules are checked;
@@ -63,20 +63,21 @@ typedef struct {
     ConfigPlace root; /* where the config begins: the position reported for a missing key */
     bool unreadable;  /* the file is not JSON, so rules between keys are skipped */
     Json *set_value;  /* per --set: its value, while the --set options are read */
-    bool *dropped;    /* per --set: it is KEY=null, and the file has KEY, which is not read */
-    bool foreign;     /* the file has no section "model": it was written for DeepSpeed */
+    bool *dropped;    /* per --set: it is KEY=null, so the file's KEY is not read */
+    bool foreign;     /* the file has no section "model", so it is assumed to be for DeepSpeed */
     Finding *finding;
     int n_findings, capacity, n_errors;
-    /* The numbers that rules relate, and the set of rules that they break. Both are computed before
-     * the rules of the grid are checked, and again before all others are. */
+    /* The sizes that depend on each other, and the set of rules that they break. Both are computed
+     * before the rules of the grid are checked, and again before all other rules are. */
     Candidate candidate;
     unsigned broken;
 } Load;
 
-/* Returns how messages name a place, malloc'ed: "c.json:2:5", or the whole --set, because that has
- * no line number: "--set seed=1". */
+/* Returns the name of a position in messages, malloc'ed: "c.json:2:5", or for a --set, which has no
+ * line number, the whole option: "--set seed=1". */
 char *load_place_text(const Load *load, ConfigPlace place);
-/* Each adds a finding whose text is "PLACE: key: message". */
+/* Each of these adds a finding whose text is "PLACE: key: message", or "PLACE: alias (key):
+ * message" if the value was given under another name of the key. */
 void load_error(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 void load_notice(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
@@ -85,8 +86,8 @@ void load_idle(Load *load, ConfigPlace place, const char *key, const char *fmt, 
     __attribute__((format(printf, 4, 5)));
 void load_routine(Load *load, ConfigPlace place, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* Gives the error that was added last the command-line options that mend it: one on each line,
- * "KEY=VALUE" for --set, or "--ranks N". */
+/* Stores, for the error that was added last, the command-line options that remove it: one on each
+ * line, "KEY=VALUE" for --set, or "--ranks N". */
 void load_remedy(Load *load, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Removes the errors and notices recorded for this key, because a later --set has replaced its
  * value. */
@@ -96,14 +97,14 @@ void load_forget_notices(Load *load, const char *key);
 /* Sets an option to its default. An option without one becomes null, zero, false or a number below
  * its range. */
 void load_default(Load *load, int row);
-/* Whether the key was given a value; whether it was given as "auto"; whether its value is unusable
- * because it was refused. */
+/* Return whether the key was given a value, whether it was given as "auto", and whether its value
+ * was refused and cannot be used. */
 bool load_given(const Load *load, const char *key);
 bool load_automatic(const Load *load, const char *key);
 bool load_wrong(const Load *load, const char *key);
-/* Whether the value of any of these keys is unusable; the list ends with NULL. */
+/* Returns whether the value of any of these keys was refused; the list ends with NULL. */
 bool load_any_wrong(const Load *load, const char *const *keys);
-/* Returns the position of the key, or where the config begins if the key was not given. */
+/* Returns the position of the key, or the start of the config if the key was not given. */
 ConfigPlace load_place(const Load *load, const char *key);
 /* Marks the key's value as derived from other keys. */
 void load_derived(Load *load, const char *key);
@@ -117,14 +118,16 @@ void assign_sets(Load *load);
 /* value.c: checks one JSON value and stores it in the option's field. If it is refused, adds an
  * error at position `at` and returns false. */
 bool assign_field(Load *load, const Json *json, int node, int row, ConfigPlace at);
-/* Calls assign_field, but also handles null and "auto" and records the value's origin. `key_at` and
- * `value_at` are the positions of the key and of its value. */
-void assign_value(Load *load, const Json *json, int node, int row, ConfigPlace key_at,
-                  ConfigPlace value_at);
+/* Calls assign_field, but also handles null and "auto" and records the value's origin. `alias` is
+ * the other name under which it is given (NULL: none), `key_at` and `value_at` are the positions of
+ * the key and of its value. */
+void assign_value(Load *load, const Json *json, int node, int row, const char *alias,
+                  ConfigPlace key_at, ConfigPlace value_at);
 /* world.c: determines the number of ranks and parallel.data. */
 void derive_world(Load *load);
-/* Returns the most ranks that may be suggested instead of `ranks` (0: not known): those that a
- * launcher can start if it has started these, or could, and otherwise those that --ranks can. */
+/* Returns the largest number of ranks that may be suggested instead of `ranks` (0: not known). If
+ * `ranks` is more than --ranks can start, a launcher is needed anyway, and this is its maximum;
+ * otherwise it is the maximum of --ranks. */
 static inline int64_t load_most_ranks(int64_t ranks)
 {
     return ranks > CONFIG_OWN_RANKS ? CONFIG_MAX_RANKS : CONFIG_OWN_RANKS;
@@ -138,32 +141,35 @@ void fit_opened(Load *load);
 /* Adapts sequence_parallel as well, once the micro-batch is known: drops it if the rows of a
  * micro-batch cannot be divided among the tensor-parallel ranks. */
 void fit_opened_rows(Load *load);
-/* Sets a value that DeepSpeed's names of parallel.shard gave aside, with a notice, where it has no
- * effect or does not fit. */
+/* Drops the value that one of DeepSpeed's names gave for parallel.shard, with a notice, if it has
+ * no effect or does not fit. */
 void derive_shard(Load *load);
 /* Adapts parallel.shard to the ranks that open a stored config, once the data-parallel ranks are
  * known. */
 void fit_opened_shard(Load *load);
+/* Reads "_shard" of a printed config (see config_print): the DeepSpeed name under which
+ * parallel.shard was given. The rules of that name then apply. */
+void read_shard_name(Load *load, const char *name);
 void derive_parallel(Load *load);
 void check_parallel(Load *load);
-/* cut.c checks the rules of the grid: can the model be divided that way, and among these ranks?
- * Marks what depends on a size that does not fit as refused. */
+/* cut.c checks the rules of the grid: whether the model can be divided in this way, and among these
+ * ranks. Marks keys that depend on a size that does not fit as refused. */
 void check_grid(Load *load);
-/* candidate_of.c: the numbers of the config that is being loaded, and those that follow. */
+/* candidate_of.c: returns the sizes of the config that is being loaded, given and derived. */
 Candidate candidate_of_load(const Load *load);
-/* near.c: text for what to write instead. Each change mends the rule, and breaks no rule but those
- * that have errors of their own. */
-/* Returns whether the candidate breaks the rule. */
+/* near.c: writes suggestions. Each suggested change makes the rule hold, and breaks no other rule,
+ * except those that have errors of their own. */
+/* Returns whether load->candidate breaks the rule. */
 bool load_breaks(const Load *load, RuleId rule);
-/* Writes the nearest legal values of `key`, below and above its own, as "2 or 4"; if there is none,
- * and one with a change of a key of `with`, what else changes after it: "2 or 4 and leave
- * gradient_accumulation_steps out". Returns false if there is none. */
+/* Writes the nearest legal values of `key`, below and above the current one, as "2 or 4". If there
+ * is none, also changes one key of `with`, and writes this change, too: "2 or 4 and leave
+ * gradient_accumulation_steps out". Returns false if there is still none. */
 bool near_values(const Load *load, RuleId rule, CandidateKey key, unsigned with, char *out,
                  size_t n);
-/* The same for values on one side alone: -1 below, 1 above. */
+/* Does the same for values on one side only: -1 below, 1 above. */
 bool near_value(const Load *load, RuleId rule, CandidateKey key, int side, char *out, size_t n);
-/* Writes the nearest legal sizes of the grid, for the case that changing one key cannot help: up to
- * two keys, more if need be. If these say which schedule is right, it gets no error of its own. */
+/* Writes the nearest legal sizes of the grid, if changing one key cannot help: up to two keys are
+ * changed, or more if necessary. If these include the schedule, it gets no error of its own. */
 void near_sizes(Load *load, RuleId rule, char *out, size_t n);
 /* derive.c derives values from other values, validate.c checks rules between keys, and scheduler.c
  * does both for its section. */
@@ -174,11 +180,13 @@ void checkpoint_validate(Load *load);
 /* Checks zero_optimization.offload_optimizer and activation_checkpointing.partition_activations.
  * Defined in offload.c. */
 void offload_validate(Load *load);
-/* Reports a health.policy that nothing can bring into effect. Defined in health.c. */
+/* Reports a health.policy that can never take effect. Defined in health.c. */
 void health_validate(Load *load);
+/* attention.c: checks the rules of cuda.attention that do not depend on the devices. */
+void attention_validate(Load *load);
 void derive_scheduler(Load *load);
 void check_scheduler(Load *load);
-/* settle.c: returns whether backward makes gelu again from sums that were rounded to 16 bits, which
+/* settle.c: returns whether backward recomputes GELU from sums that were rounded to 16 bits, which
  * model.fused_gelu does not allow. */
 bool config_rounds_before_gelu(const Config *config);
 

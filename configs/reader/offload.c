@@ -1,5 +1,5 @@
-/* offload.c -- checks the keys that say what lies on the host: the optimizer's states, and of
- * activations which ranks keep which part. See load.h. */
+/* offload.c -- checks the keys for optimizer states in host memory, and the key for partitioned
+ * activations. See load.h. */
 #include "configs/reader/load.h"
 
 static void check_device(Load *load)
@@ -13,17 +13,31 @@ static void check_device(Load *load)
               "host)");
 }
 
+static void check_ratio(Load *load)
+{
+    static const char key[] = "zero_optimization.offload_optimizer.ratio";
+    const OffloadConfig *c = &load->config->zero_optimization.offload_optimizer;
+    if (!load_wrong(load, key) && c->device != OFFLOAD_CPU && c->ratio != 1)
+        load_idle(
+            load, load_place(load, key), key,
+            "accepted, without effect here (states are kept on the device; "
+            "zero_optimization.offload_optimizer.device \"cpu\" puts this part of them on the "
+            "host)");
+}
+
 static void check_pin_memory(Load *load)
 {
     static const char key[] = "zero_optimization.offload_optimizer.pin_memory";
-    if (!load_wrong(load, key) && !load->config->zero_optimization.offload_optimizer.pin_memory)
-        load_idle(load, load_place(load, key), key,
-                  "accepted, without effect here (states on the host are always page-locked, which "
-                  "a GPU needs to reach them)");
+    const OffloadConfig *c = &load->config->zero_optimization.offload_optimizer;
+    if (load_wrong(load, key) || c->pin_memory) return;
+    load_idle(load, load_place(load, key), key, "accepted, without effect here (%s)",
+              c->device == OFFLOAD_CPU
+                  ? "states on the host are always page-locked, which a GPU needs to reach them"
+                  : "states are kept on the device; on the host they would be page-locked");
 }
 
-/* Each rank keeps a part of the activations where tensor-parallel ranks divide the rows, and where
- * there is only one of them. */
+/* Activations are partitioned if tensor-parallel ranks divide the rows, or if there is only one
+ * such rank. */
 static void check_partitions(Load *load)
 {
     const Config *c = load->config;
@@ -37,6 +51,7 @@ static void check_partitions(Load *load)
 void offload_validate(Load *load)
 {
     check_device(load);
+    check_ratio(load);
     check_pin_memory(load);
     check_partitions(load);
 }

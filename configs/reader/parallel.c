@@ -1,6 +1,6 @@
-/* parallel.c -- the sections parallel and pipeline, which say how ranks share a model: derives
- * missing values, and reports values that do not fit with the nearest ones that do. cut.c does so
- * for the sizes of the grid. */
+/* parallel.c -- derives missing values of the sections parallel and pipeline, which control how
+ * ranks share a model, and reports values that do not fit, with the nearest ones that do. cut.c
+ * does this for the sizes of the grid. */
 #include "configs/reader/load.h"
 
 #include "model/core/check.h"
@@ -75,7 +75,7 @@ static void check_rows_type(Load *load)
 
 /* ---- shard groups ---------------------------------------------------------------------------- */
 
-/* DeepSpeed's names of parallel.shard, which it reads at stage 3 only. */
+/* DeepSpeed's names for parallel.shard. DeepSpeed reads them only at stage 3. */
 static const char hpz_key[] = "zero_optimization.zero_hpz_partition_size",
                   mics_key[] = "zero_optimization.mics_shard_size";
 static const char *const shard_alias[] = {hpz_key, mics_key};
@@ -90,7 +90,7 @@ static bool seen_at_all(const Seen *seen)
     return seen->place.set > 0 || seen->place.line > 0;
 }
 
-/* Returns the name of DeepSpeed's that gave parallel.shard its value; NULL if none did. */
+/* Returns the DeepSpeed name under which parallel.shard was given; NULL if it was not. */
 static const char *shard_given_as(const Load *load)
 {
     ConfigPlace own = load_place(load, shard_key);
@@ -102,8 +102,21 @@ static const char *shard_given_as(const Load *load)
     return NULL;
 }
 
-/* Notices each of DeepSpeed's names. Where they have no effect they do not contradict each other;
- * parallel.shard and one of them do. */
+void read_shard_name(Load *load, const char *name)
+{
+    int row = option_find(shard_key);
+    if (!load_given(load, shard_key)) return;
+    for (int i = 0; i < 2; i++) {
+        if (strcmp(name, shard_alias[i]) != 0) continue;
+        load->origin[row].alias = shard_alias[i];
+        load->seen[option_count + known_find(shard_alias[i])] =
+            (Seen){.place = load_place(load, shard_key), .asks = true};
+        load->seen[row] = (Seen){0};
+    }
+}
+
+/* Reports each of DeepSpeed's names that is given. Where they have no effect, they do not
+ * contradict each other, but parallel.shard and one of them do. */
 static void notice_aliases(Load *load)
 {
     bool own = seen_at_all(&load->seen[option_find(shard_key)]);
@@ -117,7 +130,7 @@ static void notice_aliases(Load *load)
     }
 }
 
-/* Sets a value of DeepSpeed's aside, which then does not count as given. */
+/* Drops a value given under DeepSpeed's names, which then does not count as given. */
 static void set_shard_aside(Load *load)
 {
     int row = option_find(shard_key);
@@ -139,9 +152,9 @@ void derive_shard(Load *load)
         notice_aliases(load);
     } else if (candidate_ranks(&now) > 0 && shard >= data) {
         set_shard_aside(load);
-        load_routine(load, place, name,
-                     "%lld: all %lld data-parallel rank%s divide weights and gradients", shard,
-                     data, data == 1 ? "" : "s");
+        (shard == data ? load_routine : load_notice)(
+            load, place, name, "%lld: all %lld data-parallel rank%s divide weights and gradients",
+            shard, data, data == 1 ? "" : "s");
     } else if (!candidate_legal(&now, RULE_BIT(RULE_SHARD))) {
         set_shard_aside(load);
         load_notice(load, place, name,
@@ -150,9 +163,9 @@ void derive_shard(Load *load)
                     shard, data);
     } else if (name == hpz_key)
         load_notice(load, place, name,
-                    "%lld: gradients, too, stay in the group until the step's end, so a rank holds "
-                    "a share of them by the size of the group, and not of all ranks",
-                    shard);
+                    "%lld: %sgradients, too, stay in the group until the step's end, so a rank "
+                    "holds a share of them by the size of the group, and not of all ranks",
+                    shard, candidate_ranks(&now) > 0 ? "" : "of more data-parallel ranks, ");
 }
 
 static void check_shard(Load *load)
@@ -179,7 +192,7 @@ static void check_schedule(Load *load)
     const Config *c = load->config;
     char chunks[32], other[64] = "";
     if (!load_breaks(load, RULE_SCHEDULE)) return;
-    /* Which numbers of chunks there can be depends on the stages. */
+    /* The possible numbers of chunks depend on the number of stages. */
     if (!UNUSABLE(load, stages_key) &&
         near_values(load, RULE_SCHEDULE, CANDIDATE_CHUNKS, 0, chunks, sizeof chunks))
         snprintf(other, sizeof other, ", or pipeline_chunks %s", chunks);
@@ -232,7 +245,7 @@ static void check_split(Load *load)
         WRONG(load, partition_key, "pipeline_split cuts the layers by hand; keep one of the two");
     if (UNUSABLE(load, stages_key, chunks_key)) return;
     bool count = load_breaks(load, RULE_SPLIT);
-    /* Perhaps the split is right and the number of stages was forgotten. */
+    /* The split may be right, and the number of stages may have been forgotten. */
     if (count && stages == 1)
         WRONG(load, split_key,
               "%d number%s for the layers of one stage, which are not cut; leave the key out, or "
@@ -290,18 +303,18 @@ void fit_opened(Load *load)
     /* parallel.data describes the stored run and need not fit the ranks that open it now. */
     leave_open(load, "parallel.data");
     if (UNUSABLE(load, tensor_key, stages_key)) return;
-    /* if so, keep the stages rather than tensor */
+    /* true: keep the number of stages rather than tensor */
     bool asked = load_place(load, stages_key).set > 0;
     if (ranks % (*tp * (asked ? *stages : 1)) != 0) leave_open(load, tensor_key);
     if (ranks % (*tp * *stages) != 0) leave_open(load, stages_key);
     if (*stages > 1) return;
-    /* These keys are for several stages; with one stage they would be refused. */
+    /* These keys need several stages; with one stage they would be refused. */
     leave_open(load, chunks_key);
     leave_open(load, split_key);
     leave_open(load, schedule_key);
 }
 
-/* Whoever only reads a run may divide its weights among all ranks as well. */
+/* A run that is only read may also have its weights sharded over all ranks. */
 void fit_opened_shard(Load *load)
 {
     const Candidate now = candidate_of_load(load);

@@ -97,10 +97,15 @@ static void print_config(const Config *config, bool plain, FILE *to)
 {
     Printer p = {.to = to, .plain = plain, .first = true, .last = ""};
     fprintf(to, plain ? "{" : "{\n");
-    /* Tells a reader how many ranks this run had. Keys that begin with "_" are comments. */
+    /* Stores the number of ranks of this run. Keys that begin with "_" are comments. */
     if (config->world > 0) {
         begin_line(&p, 2);
         fprintf(to, "\"_world\": %lld%s", (long long)config->world, plain ? "" : ",\n");
+    }
+    const char *shard = ((const Origin *)config->provenance)[option_find("parallel.shard")].alias;
+    if (shard != NULL) {
+        begin_line(&p, 2);
+        fprintf(to, "\"_shard\": \"%s\"%s", shard, plain ? "" : ",\n");
     }
     for (int i = 0; i < option_count; i++)
         /* The params of another optimizer or scheduler would be refused when the text is read
@@ -144,9 +149,10 @@ static bool comes_to_the_same(const Option *option, const Config *was, const Con
     return same;
 }
 
-/* Returns whether the option is a vocabulary size that one config does not know, because its data
- * are not opened yet: it is not given, or it is only a limit for the tokenizer that will be trained
- * on the text, and the other config has the smaller size that came of such a limit. */
+/* Returns whether the option is a vocabulary size that one of the configs does not know yet,
+ * because its data have not been opened. Either it is not given; or it is only a limit for the
+ * tokenizer that will be trained on the text, and the other config has the smaller size that
+ * resulted from such a limit. */
 static bool is_not_known(const Option *option, const Config *was, const Config *now)
 {
     bool trained = option->offset == offsetof(Config, data.tokenizer_vocab_size);
@@ -160,7 +166,7 @@ static bool is_not_known(const Option *option, const Config *was, const Config *
            got->data.tokenizer_vocab_size < asked->data.tokenizer_vocab_size;
 }
 
-/* Returns what this change of the option's value does to a run that is resumed. */
+/* Returns the effect of this change of the option's value on a resumed run. */
 static ConfigEffect effect_of_change(const Option *option, const Config *was, const Config *now)
 {
     if ((option->flags & OPTION_STATE) == 0) return option->effect;
@@ -168,8 +174,8 @@ static ConfigEffect effect_of_change(const Option *option, const Config *was, co
     return (a > 0) != (b > 0) ? EFFECT_IMPOSSIBLE : option->effect;
 }
 
-/* Returns whether both values follow from the devices of a machine. If they differ, the same config
- * was read on other machines, or without looking for devices. */
+/* Returns whether both values are derived from the devices of a machine. If they differ, the same
+ * config was read on different machines, or without looking for devices. */
 static bool is_of_machine(const Option *option, const Config *was, const Config *now)
 {
     const Origin *a = (const Origin *)was->provenance + (option - option_table),
@@ -177,7 +183,7 @@ static bool is_of_machine(const Option *option, const Config *was, const Config 
     return option->flags & OPTION_MACHINE && a->kind == ORIGIN_DERIVED && b->kind == ORIGIN_DERIVED;
 }
 
-/* Returns whether config_settle will determine the value, in one of the configs. */
+/* Returns whether, in one of the configs, config_settle has yet to determine the value. */
 static bool is_open(const Option *option, const Config *was, const Config *now)
 {
     const Origin *a = (const Origin *)was->provenance + (option - option_table),
@@ -192,7 +198,7 @@ int config_diff(const Config *was, const Config *now, ConfigDifference **out)
     *out = must_calloc((size_t)option_count, sizeof **out);
     for (int i = 0; i < option_count; i++) {
         const Option *option = &option_table[i];
-        /* Skip keys that neither config's optimizer or scheduler reads. */
+        /* Skip keys that no optimizer, scheduler or RoPE scaling of the two configs reads. */
         if (!option_applies(option, was) && !option_applies(option, now)) continue;
         if (is_not_known(option, was, now) || is_of_machine(option, was, now) ||
             is_open(option, was, now))

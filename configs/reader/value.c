@@ -35,8 +35,8 @@ static char *shown(const Assign *a, char out[72])
     return out;
 }
 
-/* Adds the remedy for a value that does not fit: the value that was probably meant, or the default
- * where it was left to a trainer or does not change the numbers. */
+/* Adds the remedy for a value that does not fit: the value that was probably meant; or the default,
+ * if the value was left to a trainer or does not affect results. */
 static void mend_value(const Assign *a)
 {
     const cJSON *item = a->json->node[a->node].item;
@@ -56,7 +56,7 @@ static void mend_value(const Assign *a)
         load_remedy(a->load, "%s=null", key);
 }
 
-/* Reports that the value is not what this key takes, and what to write instead. */
+/* Reports that the key does not accept this value, and what to write instead. */
 static bool refuse(const Assign *a)
 {
     const cJSON *item = a->json->node[a->node].item;
@@ -180,8 +180,9 @@ static bool is_choice(const Choice *choice, const char *text)
     return (choice->any_case ? strcasecmp : strcmp)(choice->name, text) == 0;
 }
 
-/* Adds the remedy for a choice that is not implemented. 1-bit Adam and 0/1 Adam are Adam with fewer
- * bits on the wire; of other optimizers and schedulers the user must choose one. */
+/* Adds the remedy for a choice that is not implemented. 1-bit Adam and 0/1 Adam are replaced by
+ * Adam, from which they differ only in the number of bits sent. For other optimizers and
+ * schedulers, the user must choose. */
 static void mend_choice(const Assign *a, const char *text)
 {
     bool adam = strcasecmp(text, "OneBitAdam") == 0 || strcasecmp(text, "ZeroOneAdam") == 0;
@@ -265,8 +266,8 @@ bool assign_field(Load *load, const Json *json, int node, int row, ConfigPlace a
     return set_field(&a);
 }
 
-void assign_value(Load *load, const Json *json, int node, int row, ConfigPlace key_at,
-                  ConfigPlace value_at)
+void assign_value(Load *load, const Json *json, int node, int row, const char *alias,
+                  ConfigPlace key_at, ConfigPlace value_at)
 {
     Assign a = {load, json, node, &option_table[row], value_at};
     const cJSON *item = json->node[node].item;
@@ -274,15 +275,17 @@ void assign_value(Load *load, const Json *json, int node, int row, ConfigPlace k
     /* If the option does not accept "auto", it is refused like any other string. */
     bool automatic = (a.option->flags & OPTION_AUTO) != 0 && cJSON_IsString(item) &&
                      strcmp(item->valuestring, "auto") == 0;
-    *origin = (Origin){
-        .kind = key_at.set ? ORIGIN_SET : ORIGIN_FILE, .place = key_at, .automatic = automatic};
+    *origin = (Origin){.kind = key_at.set ? ORIGIN_SET : ORIGIN_FILE,
+                       .place = key_at,
+                       .automatic = automatic,
+                       .alias = alias};
     bool null = cJSON_IsNull(item);
-    /* null and "auto" reset the key to what it is if the file leaves it out. Its position is kept
-     * for messages. */
+    /* null and "auto" reset the key to the value that it has if the file leaves it out. Its
+     * position is kept for messages. */
     if (automatic || null) {
         if (null && key_at.set == 0 && a.option->fallback != NULL)
-            load_notice(load, value_at, a.option->key, "null is read as the default, %s",
-                        a.option->fallback);
+            load_notice(load, value_at, a.option->key, "null is read as the default, %s%s%s",
+                        alias ? a.option->key : "", alias ? " " : "", a.option->fallback);
         load_default(load, row);
         origin->kind = ORIGIN_DEFAULT;
     } else {

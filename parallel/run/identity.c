@@ -28,8 +28,9 @@ static bool is_length(const char *key)
     return strcmp(key, "train_steps") == 0 || strcmp(key, "train_tokens") == 0;
 }
 
-/* Returns whether the value of a derived key may be computed from another key: the two are in one
- * section and the other one was given, or the first depends on the second across sections. */
+/* Returns whether the value of a derived key may be computed from another key: both are in one
+ * section and the other one was given, or the table `across` lists the first as depending on the
+ * second. */
 static bool depends_on(const char *derived, const char *key, bool given)
 {
     static const struct {
@@ -50,9 +51,9 @@ static bool depends_on(const char *derived, const char *key, bool given)
     return false;
 }
 
-/* Returns whether the i-th difference only follows from another key that differs, too. That key is
- * reported instead, or is derived itself and follows from one that is: `across` has no circles. A
- * key with a more serious effect is always reported itself. */
+/* Returns whether the i-th difference is only a consequence of another key that differs, too. Then
+ * that key is reported instead, or, if it is derived itself, the key from which it follows:
+ * `across` has no cycles. A key with a more serious effect is always reported itself. */
 static bool follows(const Changes *c, int i)
 {
     const ConfigDifference *d = &c->d[i];
@@ -62,8 +63,8 @@ static bool follows(const Changes *c, int i)
     return false;
 }
 
-/* Returns whether the learning rate of every step stays as it was: a run of another length then
- * trains the same steps, only more or fewer. */
+/* Returns whether the learning rate of every step stays the same: a run of another length then
+ * makes the same steps, only more or fewer. */
 static bool keeps_schedule(const Changes *c)
 {
     for (int i = 0; i < c->n; i++)
@@ -127,17 +128,53 @@ static void print_accepted(const Changes *c, const ConfigDifference *d)
                                                            : "harmless");
 }
 
-/* Sets err to the message for the refused differences, which `list` names. */
-static void refuse(const char *folder, const Changes *c, const char *list, bool impossible,
-                   char *err, size_t n)
+/* The differences that end a run, in the order of keys. */
+typedef struct {
+    char *list; /* names all, so that the user can correct them at once */
+    char *keep; /* of the impossible ones: each key with the run's own value */
+    int n, impossible, lengths;
+} Refused;
+
+static void append(char **text, const char *between, char *more)
+{
+    char *longer = text_format("%s%s%s", *text, between, more);
+    free(*text);
+    free(more);
+    *text = longer;
+}
+
+static void add_refused(Refused *r, const ConfigDifference *d)
+{
+    bool impossible = d->effect == EFFECT_IMPOSSIBLE;
+    append(&r->list, r->n++ > 0 ? "; " : "",
+           text_format("%s was %s, is %s (%s)", d->key, d->was, d->now,
+                       impossible ? "impossible" : "changes the run"));
+    if (impossible)
+        append(&r->keep, r->impossible++ > 0 ? " and " : "", text_format("%s %s", d->key, d->was));
+    r->lengths += is_length(d->key);
+}
+
+/* If more impossible keys than this differ, it is another model, and the only advice is another
+ * folder. */
+#define MOST_KEPT 3
+
+/* Sets err to the message for the refused differences. */
+static void refuse(const char *folder, const Changes *c, const Refused *r, char *err, size_t n)
 {
     /* If the weights have other shapes, neither the batch size nor a flag helps. */
-    char *remedy = impossible ? must_strdup("") : batch_remedy(c->stored, c->config);
-    error_set(err, n, "the run in %s was started with another config: %s; %s%s", folder, list,
-              remedy,
-              impossible ? "choose another folder with --out"
-                         : "choose another folder with --out, or say --allow-config-change");
+    bool keeps = r->impossible > 0 && r->impossible <= MOST_KEPT;
+    char *remedy = r->impossible > 0 ? must_strdup("") : batch_remedy(c->stored, c->config),
+         *keep = keeps ? text_format(", or write %s", r->keep) : must_strdup("");
+    bool flag = r->impossible == 0 || (keeps && r->n > r->impossible);
+    error_set(err, n,
+              "the run in %s was started with another config: %s; %schoose another folder with "
+              "--out%s%s",
+              folder, r->list, remedy, keep,
+              !flag   ? ""
+              : keeps ? " and say --allow-config-change"
+                      : ", or say --allow-config-change");
     free(remedy);
+    free(keep);
 }
 
 /* Returns whether data.tokenizer now names the run's own copy of its tokenizer. */
@@ -151,7 +188,7 @@ static bool is_own_tokenizer(const char *folder, const char *key, const Config *
 }
 
 /* Returns whether nothing has been trained in `folder` yet: its newest checkpoint has the weights
- * of an import, and any config may begin with them that they fit. */
+ * of an import, and any config that they fit may begin with them. */
 static bool is_untrained(const char *folder)
 {
     char ignored[512];
@@ -167,44 +204,35 @@ bool identity_may_resume(const char *folder, const Config *stored, const Config 
 {
     Changes c = {.stored = stored, .config = config};
     c.n = config_diff(stored, config, &c.d);
-    int refused = 0, lengths = 0;
+    Refused refused = {.list = must_strdup(""), .keep = must_strdup("")};
     int64_t step = 0;
-    bool impossible = false;
     long long was = stored->train_steps, now = config->train_steps;
-    char *list = must_strdup("");
     bool good = !aloud || was == now || read_step(folder, config, &step, err, n);
     bool untrained = aloud && is_untrained(folder);
     for (int i = 0; good && i < c.n; i++) {
         const ConfigDifference *d = &c.d[i];
-        /* A run that the user names may become longer. If the run is searched for, another length
-         * means another run. */
+        /* A run that the user names may become longer. If a matching run is searched for, another
+         * length means another run. */
         bool harmless = aloud && is_length(d->key) && keeps_schedule(&c);
         bool matters =
             d->effect == EFFECT_IMPOSSIBLE || (d->effect == EFFECT_NUMBERS && !allow && !harmless);
         if (follows(&c, i) || untrained || is_own_tokenizer(folder, d->key, config)) continue;
-        impossible |= d->effect == EFFECT_IMPOSSIBLE;
-        if (matters) {
-            /* List all refused differences, so the user can correct them in one go. */
-            char *longer = text_format(
-                "%s%s%s was %s, is %s (%s)", list, refused++ ? "; " : "", d->key, d->was, d->now,
-                d->effect == EFFECT_IMPOSSIBLE ? "impossible" : "changes the run");
-            free(list);
-            list = longer;
-            lengths += is_length(d->key);
-        } else if (aloud) {
+        if (matters)
+            add_refused(&refused, d);
+        else if (aloud)
             print_accepted(&c, d);
-        }
     }
-    if (refused > 0 && refused == lengths && aloud)
+    if (refused.n > 0 && refused.n == refused.lengths && aloud)
         error_set(err, n,
                   "%s: %s than before (%lld -> %lld): --allow-config-change goes on from step %lld "
                   "with the new schedule",
                   folder, now > was ? "longer" : "shorter", was, now, (long long)step);
-    else if (refused > 0)
-        refuse(folder, &c, list, impossible, err, n);
-    free(list);
+    else if (refused.n > 0)
+        refuse(folder, &c, &refused, err, n);
+    free(refused.list);
+    free(refused.keep);
     config_diff_free(c.d, c.n);
-    return good && refused == 0;
+    return good && refused.n == 0;
 }
 
 bool identity_is_longer(const Config *stored, const Config *config)
@@ -232,13 +260,17 @@ void identity_check_start_config(const char *path, const Config *stored, const C
 {
     Changes c = {.stored = stored, .config = config};
     c.n = config_diff(stored, config, &c.d);
-    for (int i = 0; i < c.n; i++) {
-        const ConfigDifference *d = &c.d[i];
-        if (d->effect == EFFECT_IMPOSSIBLE)
-            fail(EXIT_CONFIG, "--resume %s: %s was %s there and is %s now, which cannot go on",
-                 path, d->key, d->was, d->now);
-        if (d->effect == EFFECT_NUMBERS && !follows(&c, i)) print_difference(d, "changes the run");
-    }
+    const ConfigDifference *bad = NULL; /* a key that was written, if there is one */
+    for (int i = 0; i < c.n; i++)
+        if (c.d[i].effect == EFFECT_IMPOSSIBLE && (!bad || (bad->derived && !c.d[i].derived)))
+            bad = &c.d[i];
+    if (bad != NULL)
+        fail(EXIT_CONFIG,
+             "--resume %s: %s was %s there and is %s now, which cannot go on; write %s %s", path,
+             bad->key, bad->was, bad->now, bad->key, bad->was);
+    for (int i = 0; i < c.n; i++)
+        if (c.d[i].effect == EFFECT_NUMBERS && !follows(&c, i))
+            print_difference(&c.d[i], "changes the run");
     config_diff_free(c.d, c.n);
 }
 
@@ -286,7 +318,7 @@ bool identity_newest_checkpoint(const char *run, Checkpoint **out, char *err, si
     return count >= 0;
 }
 
-/* Sets *change to text that says how the data `is` differ from those of the run's newest
+/* Sets *change to a description of how the data `is` differ from the data of the run's newest
  * checkpoint, or to NULL if they are equal or there is no checkpoint; the caller frees it. Returns
  * false and sets err if the checkpoints cannot be listed. */
 static bool data_change(const char *folder, const char *is, char **change, char *err, size_t n)

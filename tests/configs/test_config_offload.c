@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -33,7 +34,7 @@ static OffloadConfig read_offload(const char *keys, const char *set, const char 
 }
 
 /* At every stage, and on one rank. */
-static void states_of_the_optimizer_may_lie_on_the_host(void **state)
+static void optimizer_states_may_be_in_host_memory(void **state)
 {
     (void)state;
     OffloadConfig none = read_offload("", NULL, "");
@@ -84,7 +85,7 @@ static void cpu_offload_must_not_contradict_the_device(void **state)
 }
 
 /* What cannot be elsewhere stays on the device, and a notice says what would help. */
-static void what_stays_on_the_device_is_said(void **state)
+static void a_notice_says_what_stays_on_the_device(void **state)
 {
     (void)state;
     OffloadConfig nvme = read_offload(
@@ -103,13 +104,59 @@ static void what_stays_on_the_device_is_said(void **state)
         "without effect here (states on the host are always page-locked, which a GPU needs "
         "to reach them)");
     read_offload(
-        ZERO("\"offload_optimizer\": {\"device\": \"cpu\", \"super_offload\": true}"), NULL,
-        "c.json:2:62: notice: zero_optimization.offload_optimizer.super_offload: accepted, "
-        "without effect here (no CPU update: the device updates states on the host)");
+        ZERO("\"offload_optimizer\": {\"ratio\": 0.3}"), NULL,
+        "c.json:2:45: notice: zero_optimization.offload_optimizer.ratio: accepted, without effect "
+        "here (states are kept on the device; zero_optimization.offload_optimizer.device \"cpu\" "
+        "puts this part of them on the host)");
+}
+
+/* The reasons are true wherever the states are: none is about states on the host if none are there.
+ */
+static void reasons_are_true_for_every_device(void **state)
+{
+    static const char update[] = "no CPU update: the device updates states wherever they are",
+                      buffers[] = "no buffers: the device reads and writes states wherever they "
+                                  "are",
+                      there[] = "states on the host are always page-locked, which a GPU needs to "
+                                "reach them",
+                      away[] = "states are kept on the device; on the host they would be "
+                               "page-locked";
+    static const struct {
+        const char *leaf, *value, *on_host, *elsewhere;
+    } row[] = {{"pin_memory", "false", there, away},
+               {"buffer_count", "5", buffers, buffers},
+               {"super_offload", "true", update, update},
+               {"cpuadam_cores_perc", "0.5", update, update},
+               {"fast_init", "true", "nothing is kept on a disk", "nothing is kept on a disk"}};
+    static const char *const devices[] = {"cpu", "nvme", "none"};
+    (void)state;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        for (int d = 0; d < 3; d++) {
+            ConfigReport report;
+            char *text =
+                text_format("{\"data\": {\"text\": \"a\"}, \"train_batch_size\": 8,\n" ZERO(
+                                "\"offload_optimizer\": {\"%s\": %s, \"device\": "
+                                "\"%s\"}") "}",
+                            row[i].leaf, row[i].value, devices[d]);
+            char *says = text_format("c.json:2:45: notice: zero_optimization.offload_optimizer.%s: "
+                                     "accepted, without effect here (%s)",
+                                     row[i].leaf, d == 0 ? row[i].on_host : row[i].elsewhere);
+            const Config *c = config_parse(NULL, "c.json", text, strlen(text), 0, NULL, &report);
+            bool said = false;
+            for (int k = 0; k < report.n_notices; k++)
+                said |= strcmp(report.notice[k], says) == 0;
+            if (c == NULL || !said)
+                fail_msg("%s: not \"%s\" but \"%s\"", text, says,
+                         report.n_notices ? report.notice[0] : "");
+            config_free(c);
+            config_report_free(&report);
+            free(says);
+            free(text);
+        }
 }
 
 /* The key that helps is named with the refusal. */
-static void what_is_refused_names_the_key_that_helps(void **state)
+static void errors_name_the_key_to_use_instead(void **state)
 {
     (void)state;
     refuses(ZERO("\"zero_quantized_gradients\": true"),
@@ -152,11 +199,12 @@ static void partitioned_activations_are_honoured_where_rows_are_divided(void **s
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(states_of_the_optimizer_may_lie_on_the_host),
+        cmocka_unit_test(optimizer_states_may_be_in_host_memory),
         cmocka_unit_test(cpu_offload_is_read_as_a_device),
         cmocka_unit_test(cpu_offload_must_not_contradict_the_device),
-        cmocka_unit_test(what_stays_on_the_device_is_said),
-        cmocka_unit_test(what_is_refused_names_the_key_that_helps),
+        cmocka_unit_test(a_notice_says_what_stays_on_the_device),
+        cmocka_unit_test(reasons_are_true_for_every_device),
+        cmocka_unit_test(errors_name_the_key_to_use_instead),
         cmocka_unit_test(partitioned_activations_are_honoured_where_rows_are_divided),
     };
     return cmocka_run_group_tests_name("keys of what lies on the host", tests, NULL, NULL);

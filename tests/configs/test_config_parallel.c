@@ -1,6 +1,6 @@
 /* test_config_parallel.c -- tests the keys that say how ranks share a model: derived values,
- * notices, which grids fit which models, and the grid of a stored run on other ranks. The errors of
- * grids that do not fit are in golden/config_errors.txt. */
+ * notices, and which grids fit which models. The errors of grids that do not fit are in
+ * golden/config_errors.txt. */
 #include "configs/config.h"
 #include "model/core/check.h"
 
@@ -70,7 +70,7 @@ static void schedule_and_partition_are_derived_unless_given(void **state)
 }
 
 /* When a printed config is read with other values, derived values are derived again. */
-static void a_printed_grid_reads_back_and_derived_keys_stay_derived(void **state)
+static void a_printed_grid_is_read_back_and_derived_keys_are_derived_again(void **state)
 {
     (void)state;
     static const int blocks[] = {1, 2, 4, 5};
@@ -271,84 +271,6 @@ static void a_grid_is_accepted_exactly_if_it_fits_ranks_and_layers(void **state)
                 }
 }
 
-/* A stored run is opened by another number of ranks. It keeps its tensor and pipeline sizes if they
- * divide that number. */
-static void a_stored_run_opened_by_other_ranks_keeps_sizes_that_divide_them(void **state)
-{
-    (void)state;
-    static const struct {
-        int64_t ranks;
-        const char *set;
-        int64_t tensor, pipeline, data; /* tensor 0: the config must be refused */
-    } cases[] = {
-        {8, NULL, 2, 2, 2},
-        {4, NULL, 2, 2, 1},
-        {2, NULL, 2, 1, 1},
-        {6, NULL, 2, 1, 3},
-        {1, NULL, 1, 1, 1},
-        {3, NULL, 1, 1, 3},
-        {2, "parallel.pipeline=2", 1, 2, 1},
-        {2, "parallel.tensor=1", 1, 2, 1},
-        {4, "parallel.tensor=4", 4, 1, 1},
-        {3, "parallel.tensor=3", 3, 1, 1},
-        {1, "parallel.tensor=2", 0, 0, 0},
-        {4, "parallel.tensor=3", 0, 0, 0},
-        {4, "parallel.tensor=5", 0, 0, 0},
-        {4, "parallel.pipeline_chunks=1", 0, 0, 0}, /* pipeline_split still has four numbers */
-        {2, "parallel.data=2", 0, 0, 0},
-        {2, "parallel={\"tensor\": 1, \"pipeline\": 1, \"data\": 2}", 1, 1, 2},
-    };
-    const Config *run = good(8,
-                             "\"parallel\": {\"data\": 2, \"tensor\": 2, \"pipeline\": 2, "
-                             "\"pipeline_chunks\": 2, \"pipeline_split\": [3, 3, 3, 3], "
-                             "\"schedule\": \"interleaved\"}, \"train_batch_size\": 8",
-                             NULL);
-    char *text = config_text(run);
-    config_free(run);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        ConfigReport report;
-        const ConfigContext context = {.stored = true, .opened = cases[i].ranks};
-        const Config *c = parse(&context, text, cases[i].set, &report);
-        if ((c == NULL) != (cases[i].tensor == 0))
-            fail_msg("%d ranks, %s: %s", (int)cases[i].ranks, cases[i].set,
-                     c ? "accepted" : report.error[0]);
-        config_report_free(&report);
-        if (c == NULL) continue;
-        bool several = cases[i].pipeline > 1;
-        assert_int_equal(c->parallel.tensor, cases[i].tensor);
-        assert_int_equal(c->parallel.pipeline, cases[i].pipeline);
-        assert_int_equal(c->parallel.data, cases[i].data);
-        assert_int_equal(c->parallel.pipeline_chunks, several ? 2 : 1);
-        assert_int_equal(c->parallel.pipeline_split.count, several ? 4 : 0);
-        assert_int_equal(c->parallel.schedule, several ? SCHEDULE_INTERLEAVED : SCHEDULE_1F1B);
-        assert_int_equal(c->world, cases[i].ranks);
-        config_free(c);
-    }
-    free(text);
-}
-
-/* When a stored run is only inspected, another number of tensor-parallel ranks need not divide the
- * rows of a micro-batch. */
-static void a_stored_run_drops_sequence_parallel_if_rows_do_not_divide(void **state)
-{
-    (void)state;
-    const Config *run = good(2, "\"parallel\": {\"tensor\": 2, \"sequence_parallel\": true}", NULL);
-    char *text = config_text(run);
-    config_free(run);
-    const char *sets[] = {"parallel.tensor=4", "parallel.tensor=3",
-                          "parallel={\"tensor\": 3, \"sequence_parallel\": true}"};
-    for (int i = 0; i < 3; i++) {
-        ConfigReport report;
-        const ConfigContext context = {.stored = true, .opened = 12};
-        const Config *c = parse(&context, text, sets[i], &report);
-        if ((c == NULL) != (i == 2)) fail_msg("%s: %s", sets[i], c ? "accepted" : report.error[0]);
-        if (c != NULL) assert_int_equal(c->parallel.sequence_parallel, i == 0);
-        config_report_free(&report);
-        config_free(c);
-    }
-    free(text);
-}
-
 /* A caller with a single rank ignores the grid of the file but refuses a grid given by --set. */
 static void one_rank_ignores_a_grid_in_the_file_but_refuses_a_set_option(void **state)
 {
@@ -437,40 +359,18 @@ static void shard_groups_have_no_effect_at_stage_0(void **state)
     config_free(c);
 }
 
-/* Whoever reads a run on other ranks keeps shard groups that divide them, and drops others. */
-static void a_stored_run_drops_shard_groups_that_do_not_divide_the_ranks(void **state)
-{
-    (void)state;
-    static const char text[] = "{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 24, "
-                               "\"parallel\": {\"shard\": 2}, "
-                               "\"zero_optimization\": {\"stage\": 3}}";
-    static const int shard[] = {0, 0, 2, 0};
-    for (int ranks = 1; ranks <= 3; ranks++) {
-        ConfigReport report;
-        const ConfigContext context = {.stored = true, .opened = ranks, .alone = ranks == 1};
-        const Config *c = parse(&context, text, NULL, &report);
-        assert_non_null(c);
-        assert_int_equal(c->parallel.shard, shard[ranks]);
-        config_report_free(&report);
-        config_free(c);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schedule_and_partition_are_derived_unless_given),
-        cmocka_unit_test(a_printed_grid_reads_back_and_derived_keys_stay_derived),
+        cmocka_unit_test(a_printed_grid_is_read_back_and_derived_keys_are_derived_again),
         cmocka_unit_test(keys_of_the_grid_without_effect_give_a_notice),
         cmocka_unit_test(deepspeed_names_of_tensor_and_pipeline_sizes_are_read),
         cmocka_unit_test(bug_28_a_tensor_size_that_does_not_divide_the_model_is_refused),
         cmocka_unit_test(a_grid_is_accepted_exactly_if_it_fits_ranks_and_layers),
-        cmocka_unit_test(a_stored_run_opened_by_other_ranks_keeps_sizes_that_divide_them),
-        cmocka_unit_test(a_stored_run_drops_sequence_parallel_if_rows_do_not_divide),
         cmocka_unit_test(one_rank_ignores_a_grid_in_the_file_but_refuses_a_set_option),
         cmocka_unit_test(a_size_of_shard_groups_divides_the_data_parallel_ranks),
         cmocka_unit_test(shard_groups_have_no_effect_at_stage_0),
-        cmocka_unit_test(a_stored_run_drops_shard_groups_that_do_not_divide_the_ranks),
     };
     return cmocka_run_group_tests_name("config parallel", tests, NULL, NULL);
 }

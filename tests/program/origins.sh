@@ -18,7 +18,7 @@ check "origins: result.json is valid UTF-8" iconv -f UTF-8 -t UTF-8 -o /dev/null
 
 # Two lines are swapped: the tokenizer and the number of tokens stay the same, but the data differ.
 awk 'NR == 1000 { kept = $0; next } NR == 1100 { print; print kept; next } { print }' kept.txt >text.txt
-expect_code "origins: a finished run whose data have changed ends with 0" 0 "$TRAIN" "$TINY" "${common[@]}" --out run
+expect_code "origins: a finished run whose data have changed exits with code 0" 0 "$TRAIN" "$TINY" "${common[@]}" --out run
 check "origins: a finished run reports that its data have changed" \
     grep -qE 'the data have changed since \(train ([0-9]+) tokens .* -> train \1 tokens' output
 check "origins: a finished run whose data have changed prints its result" grep -q '^done' output
@@ -65,18 +65,19 @@ expect_code "origins: eval accepts another text" 0 "$TRAIN" eval run --set data.
 loss=$(sed -nE 's/.*val loss ([0-9.]+).*/\1/p' output)
 check "origins: eval of another text uses the run's tokenizer: $loss < 4.5" awk "BEGIN { exit !($loss < 4.5) }"
 
-expect_code "origins: --resume of a missing checkpoint ends with 66" 66 "$TRAIN" "$TINY" "${common[@]}" --resume nowhere \
+expect_code "origins: --resume of a missing checkpoint exits with code 66" 66 "$TRAIN" "$TINY" "${common[@]}" --resume nowhere \
     --out new
 check "origins: --resume of a missing checkpoint shows an example" \
     grep -q '^error.66. --resume nowhere: no checkpoint is there; give one such as' output
 check "origins: --resume of a missing checkpoint leaves no run folder" test ! -e new
 mkdir nevr
-expect_code "origins: --resume of a missing folder named like a word ends with 66" 66 "$TRAIN" "$TINY" "${common[@]}" \
+expect_code "origins: --resume of a missing folder named like a word exits with code 66" 66 "$TRAIN" "$TINY" "${common[@]}" \
     --resume nevr --out new
 check "origins: --resume of a missing folder named like a word suggests no other word" \
     grep -q '^error.66. --resume nevr: no checkpoint is there' output
 # The message must advise a flag where a change alters the results, and no flag where the weights no longer fit.
-for change in "optimizer.params.weight_decay=0.3 changes.the.run , or say --allow-config-change" "model.num_layers=3 impossible "; do
+for change in "optimizer.params.weight_decay=0.3 changes.the.run , or say --allow-config-change" \
+    "model.num_layers=3 impossible , or write model.num_layers 2"; do
     read -r set effect advice <<<"$change"
     expect_code "origins: a run with $set is refused" 78 "$TRAIN" "$TINY" "${common[@]}" --set "$set" --out run
     check "origins: the refusal of $set names its effect" grep -q "$effect" output
@@ -85,8 +86,11 @@ done
 from=run/checkpoints/step_00000010
 expect_code "origins: --resume with another model is refused" 78 "$TRAIN" "$TINY" "${common[@]}" --resume $from --set model.num_layers=3 --out new
 check "origins: --resume with another model names the impossible change" \
-    grep -q "^error.78. --resume $from: model.num_layers was 2 there and is 3 now, which cannot go on$" output
+    grep -q "^error.78. --resume $from: model.num_layers was 2 there and is 3 now, which cannot go on; write model.num_layers 2$" output
 check "origins: --resume with another model leaves no run folder" test ! -e new
+expect_code "origins: --resume with other sequences is refused" 78 "$TRAIN" "$TINY" "${common[@]}" --resume $from --set data.seq_length=16 --out new
+check "origins: --resume with other sequences names the key that was written, not one that follows" \
+    grep -q "^error.78. --resume $from: data.seq_length was 32 there and is 16 now, which cannot go on; write data.seq_length 32$" output
 expect_code "origins: --resume with another weight decay succeeds" 0 "$TRAIN" "$TINY" "${common[@]}" --resume $from \
     --set optimizer.params.weight_decay=0.2 --out new
 check "origins: --resume with another weight decay prints the change" grep -q 'weight_decay was 0.1, is 0.2' output
@@ -95,21 +99,38 @@ expect_code "origins: --resume into a folder with checkpoints succeeds" 0 "$TRAI
     --set optimizer.params.weight_decay=0.2 --set train_steps=22 --allow-config-change --out new
 check "origins: --resume into a folder with checkpoints says that it is ignored" grep -q 'is passed over' output
 
+# Moments are stored in the type in which a run keeps them. A run with the other type begins anew, on its weights if it is to.
+for was in false true; do
+    now=$([ $was = false ] && echo true || echo false) key=bf16.bf16_optimizer_states
+    bf16=("${common[@]}" --set bf16.enabled=true --set train_steps=10)
+    expect_code "origins: a run with $key $was" 0 "$TRAIN" "$TINY" "${bf16[@]}" --set $key=$was --out moments_$was
+    expect_code "origins: the run does not resume with $now" 78 "$TRAIN" "$TINY" "${bf16[@]}" --set $key=$now --out moments_$was
+    check "origins: the refusal names the key and both values, $was and $now" \
+        grep -q "$key was $was, is $now (impossible); choose another folder with --out, or write $key $was\$" output
+    from=moments_$was/checkpoints/step_00000010
+    expect_code "origins: --resume with $key $now is refused" 78 "$TRAIN" "$TINY" "${bf16[@]}" --set train_steps=12 \
+        --set $key=$now --resume $from --out moments_new
+    check "origins: --resume with $key $now names both values" \
+        grep -q "^error.78. --resume $from: $key was $was there and is $now now, which cannot go on; write $key $was\$" output
+    expect_code "origins: checkpoint.init_from takes the weights of a run with $key $was" 0 "$TRAIN" "$TINY" "${bf16[@]}" \
+        --set $key=$now --set checkpoint.init_from=moments_$was --out from_$was
+done
+
 rm run/result.json
-expect_code "origins: a run with no steps left ends with 0" 0 "$TRAIN" "$TINY" "${common[@]}" --out run
+expect_code "origins: a run with no steps left exits with code 0" 0 "$TRAIN" "$TINY" "${common[@]}" --out run
 last=$(losses run/metrics.jsonl | tail -n 1 | sed -E 's/.*"loss": ([0-9.]{8}).*/\1/')
 check "origins: a run with no steps left has the loss of the last step" grep -q "\"loss\":[[:space:]]*$last" run/result.json
 check "origins: a run with no steps left has the number of tokens" grep -qE '"tokens":[[:space:]]*10240' run/result.json
 
 cramped() { (ulimit -f 1; exec "$TRAIN" "$TINY" "${common[@]}" --set data.cache=elsewhere --out full); }
-expect_code "origins: prepared text that does not fit on the disk ends with 74" 74 cramped
+expect_code "origins: prepared text that does not fit on the disk exits with code 74" 74 cramped
 limited() { (ulimit -f 300; exec "$TRAIN" "$TINY" "${common[@]}" --out full); }
-expect_code "origins: a last checkpoint that does not fit on the disk ends with 74" 74 limited
+expect_code "origins: a last checkpoint that does not fit on the disk exits with code 74" 74 limited
 check "origins: a missing last checkpoint is reported" grep -q 'its last checkpoint is not written' output
 check "origins: earlier failed saves do not end the run" test "$(losses full/metrics.jsonl | wc -l)" -eq 20
 expect_code "origins: the run resumes when there is room" 0 "$TRAIN" "$TINY" "${common[@]}" --out full
 
-expect_code "origins: a diverged run ends with 88" 88 "$TRAIN" "$TINY" "${common[@]}" --set optimizer.params.lr=1e6 \
+expect_code "origins: a diverged run exits with code 88" 88 "$TRAIN" "$TINY" "${common[@]}" --set optimizer.params.lr=1e6 \
     --set scheduler.type=Constant --set 'scheduler.params={}' --set model.norm=layernorm --set max_consecutive_skipped_steps=3 \
     --set fp16.enabled=true --set fp16.loss_scale=1e30 --out nan
 expect_code "origins: a dry run with --out succeeds" 0 "$TRAIN" "$TINY" "${common[@]}" --dry-run --out dry

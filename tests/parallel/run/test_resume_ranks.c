@@ -110,7 +110,29 @@ static const struct {
      "\"params\": {\"warmup_num_steps\": 10, \"total_num_steps\": 100}}}",
      1, NULL, NULL},
     {constant, "{" DATA ", \"train_steps\": 100, \"model\": {\"hidden_size\": 1536}}", 1, other,
-     "model.hidden_size was 768, is 1536 (impossible); choose another folder with --out"},
+     "model.hidden_size was 768, is 1536 (impossible); choose another folder with --out, or write "
+     "model.hidden_size 768"},
+    {constant,
+     "{" DATA ", \"train_steps\": 100, \"bf16\": {\"enabled\": true}, \"data.seq_length\": 512}", 1,
+     other,
+     "model.max_position_embeddings was 1024, is 512 (impossible); data.seq_length was 1024, is "
+     "512 "
+     "(impossible); bf16.enabled was false, is true (impossible); choose another folder with "
+     "--out, "
+     "or write model.max_position_embeddings 1024 and data.seq_length 1024 and bf16.enabled false"},
+    {constant, "{" DATA ", \"train_steps\": 100, \"seed\": 3, \"data.tokenizer\": \"t.json\"}", 1,
+     other,
+     "data.tokenizer was null, is \"t.json\" (impossible); seed was 1337, is 3 (changes the run); "
+     "choose another folder with --out, or write data.tokenizer null and say "
+     "--allow-config-change"},
+    /* A run of another model is not brought back key by key. */
+    {constant,
+     "{" DATA ", \"train_steps\": 100, \"model\": {\"num_layers\": 2, \"hidden_size\": 64, "
+     "\"num_attention_heads\": 2, \"norm\": \"rmsnorm\"}}",
+     1, other,
+     "model.num_layers was 12, is 2 (impossible); model.hidden_size was 768, is 64 (impossible); "
+     "model.num_attention_heads was 12, is 2 (impossible); model.norm was \"layernorm\", is "
+     "\"rmsnorm\" (impossible); choose another folder with --out"},
     {constant, "{" DATA ", \"train_steps\": 100, \"seed\": 3}", 2, other,
      "seed was 1337, is 3 (changes the run); train_batch_size was 2, is 4 (changes the run); "
      "to "
