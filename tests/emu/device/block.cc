@@ -1,6 +1,6 @@
 /* block.cc -- runs blocks: lets every ready fiber run in turn until all threads have exited, and
  * distributes the blocks of a launch to OS threads. */
-#include "tests/emu/device/emu.h"
+#include "tests/emu/device/hopper.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "tests/emu/device/sanitizer.h"
+#include "tests/emu/device/wgmma.h"
 
 __thread EmuThread *emu_thread;
 
@@ -128,6 +129,7 @@ static void barrier_release(EmuBlock *block)
     for (int i = 0; i < warps_of(block); i++)
         block->warp[i].ready = block->warp[i].alive;
     block->at_barrier = 0;
+    block->barriers++;
 }
 
 /* A lane that exits may be the last one that others waited for. A copy that was never waited for
@@ -138,6 +140,7 @@ static void thread_exit(EmuThread *thread)
     if (thread->copies.n > 0)
         emu_die("the thread exits with %d copies under way that nothing waited for",
                 thread->copies.n);
+    emu_wgmma_exit(thread);
     warp->alive &= ~(1u << thread->lane);
     thread->block->live--;
     for (uint32_t left = warp->meetings; left != 0; left &= left - 1)
@@ -210,9 +213,11 @@ static void die_of_deadlock(EmuBlock *block)
         waiting++;
         if (first < 0 || thread->in_collective) first = i;
     }
+    char more[512];
     emu_thread = &block->thread[first];
-    emu_die("deadlock: %d of %d threads wait and none can go on, this one in %s", waiting,
-            block->threads, emu_thread->place.what);
+    emu_hopper_describe(block, more, sizeof more);
+    emu_die("deadlock: %d of %d threads wait and none can go on, this one in %s%s", waiting,
+            block->threads, emu_thread->place.what, more);
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
@@ -223,6 +228,8 @@ static void block_start(EmuBlock *block)
     EmuIndex index = {0, 0, 0};
     block->live = block->threads;
     block->at_barrier = 0;
+    emu_wgmma_start(block);
+    emu_hopper_start(block);
     for (int i = 0; i < block->threads; i++) {
         EmuThread *thread = &block->thread[i];
         thread->index = index;
@@ -283,8 +290,11 @@ static void block_run(EmuBlock *block, uint32_t seed)
     for (uint32_t round = seed; block->live > 0; round++) {
         bool progress =
             block->order == EmuOrder::SHUFFLED ? threads_run(block, round) : warps_run(block);
-        if (!progress && block->live > 0) die_of_deadlock(block);
+        if (!progress && block->live > 0 && !emu_hopper_progress(block) &&
+            !emu_wgmma_progress(block))
+            die_of_deadlock(block);
     }
+    emu_hopper_end(block);
 }
 
 static EmuBlock *block_new(void)

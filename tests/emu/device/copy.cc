@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PINNED_MOST = 1024 };
-
 /* An allocation of page-locked host memory. */
 typedef struct {
     char *base;
@@ -17,13 +15,32 @@ typedef struct {
 } Pinned;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static Pinned pinned[PINNED_MOST];
-static int n_pinned;
+static Pinned *pinned;
+static int n_pinned, pinned_capacity;
+
+/* Returns how many bytes the driver page-locks in all: EMU_LOCKED MiB, otherwise any number. */
+static size_t locked_most(void)
+{
+    const char *word = getenv("EMU_LOCKED");
+    char *end = NULL;
+    if (word == NULL) return SIZE_MAX;
+    size_t most = strtoull(word, &end, 10);
+    if (*word == 0 || *end != 0) emu_die("EMU_LOCKED is a number of MiB, not \"%s\"", word);
+    return most << 20;
+}
 
 static bool pinned_add(void *p, size_t bytes)
 {
+    size_t most = locked_most(), locked = bytes;
     pthread_mutex_lock(&lock);
-    bool room = n_pinned < PINNED_MOST;
+    for (int i = 0; i < n_pinned; i++)
+        locked += pinned[i].bytes;
+    bool room = locked <= most;
+    if (room && n_pinned == pinned_capacity) {
+        pinned_capacity = pinned_capacity ? 2 * pinned_capacity : 64;
+        pinned = (Pinned *)realloc(pinned, (size_t)pinned_capacity * sizeof *pinned);
+        if (pinned == NULL) emu_die("no memory for the list of page-locked memory");
+    }
     if (room) pinned[n_pinned++] = {(char *)p, bytes};
     pthread_mutex_unlock(&lock);
     return room;
@@ -60,12 +77,16 @@ bool emu_is_pinned(const void *p)
 cudaError_t cudaMallocHost(void **p, size_t bytes)
 {
     EMU_CALL();
+    emu_driver_page_locks();
     EmuDriverCall call;
     emu_count_allocation();
     *p = aligned_alloc(EMU_PAGE, (bytes + EMU_PAGE - 1) & ~(size_t)(EMU_PAGE - 1));
     if (*p == NULL) return emu_error(cudaErrorMemoryAllocation);
     memset(*p, EMU_POISON, bytes);
-    return pinned_add(*p, bytes) ? cudaSuccess : emu_error(cudaErrorMemoryAllocation);
+    if (pinned_add(*p, bytes)) return cudaSuccess;
+    free(*p);
+    *p = NULL;
+    return emu_error(cudaErrorMemoryAllocation);
 }
 
 /* Waits for the current device's streams first. */

@@ -12,8 +12,8 @@
  * first launch. A product of cuBLASLt loads its kernel at its first launch. Strict streams have no
  * work that a call could wait for.
  *
- * EMU_LOADS=before refuses to load a kernel on a device that has an NCCL communicator: on a real
- * GPU this may wait for a call that waits for this host.
+ * EMU_LOADS=before refuses to load a kernel or to page-lock host memory on a device that has an
+ * NCCL communicator: on a real GPU this may wait for a call that waits for this host.
  *
  * EMU_JITTER, a number, delays hosts at random: before each of these calls for up to MEMORY_DELAY,
  * and now and then before work is enqueued for up to WORK_DELAY. It is the seed of the delays. */
@@ -128,17 +128,30 @@ void emu_driver_connected(int device, int more)
     __atomic_fetch_add(&communicators[device], more, __ATOMIC_RELAXED);
 }
 
+/* Returns whether the device has a communicator, and EMU_LOADS asks for calls before that. */
+static bool is_late(int device)
+{
+    const char *when = getenv("EMU_LOADS");
+    if (when == NULL) return false;
+    if (strcmp(when, "before") != 0) emu_die("EMU_LOADS is before, not \"%s\"", when);
+    return __atomic_load_n(&communicators[device], __ATOMIC_RELAXED) > 0;
+}
+
 bool emu_driver_load(uint64_t what)
 {
     int device = emu_current_device();
-    const char *when = getenv("EMU_LOADS");
-    if (when != NULL && strcmp(when, "before") != 0)
-        emu_die("EMU_LOADS is before, not \"%s\"", when);
+    bool late = is_late(device);
     if (mark_loaded(what, device)) return false;
-    if (when != NULL && __atomic_load_n(&communicators[device], __ATOMIC_RELAXED) > 0)
-        emu_die("a kernel is loaded on device %d, which has an NCCL communicator", device);
+    if (late) emu_die("a kernel is loaded on device %d, which has an NCCL communicator", device);
     EmuDriverCall call;
     return true;
+}
+
+void emu_driver_page_locks(void)
+{
+    int device = emu_current_device();
+    if (is_late(device))
+        emu_die("host memory is page-locked on device %d, which has an NCCL communicator", device);
 }
 
 /* ---- processes ------------------------------------------------------------------------------- */

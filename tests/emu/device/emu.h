@@ -9,6 +9,8 @@
  * GPU would give a wrong result or report an error code much later, the emulation ends the program
  * with a message that names the kernel, block, thread and line.
  *
+ * Hopper's barriers in shared memory, tiled copies and warpgroups: see hopper.h.
+ *
  * Not emulated: clusters, grid-wide synchronization (blocks run to completion), weak memory order,
  * registers and timing. Streams work at once, as late as possible, or randomly (stream.cc).
  *
@@ -81,6 +83,7 @@ typedef struct {
 struct EmuBlock;
 struct EmuThread;
 struct EmuWarp;
+struct EmuWarpgroup; /* the products of a warpgroup (wgmma.cc) */
 
 /* A collective in which lanes of a warp wait for each other. */
 typedef struct {
@@ -123,6 +126,8 @@ typedef struct EmuBlock {
     EmuOrder order;
     unsigned char *shared; /* launch->shared bytes */
     int threads, live, at_barrier;
+    int barriers;             /* barriers of all its threads that have completed */
+    struct EmuHopper *hopper; /* see hopper.h; NULL until the block needs it */
     EmuPlace barrier;
     void *scheduler_stack_pointer, *sanitizer_stack;
     const void *scheduler_stack;
@@ -131,6 +136,7 @@ typedef struct EmuBlock {
     char *shared_space;  /* space for shared memory between two guards */
     void *signal_stack;
     struct EmuBlock *next_free;
+    struct EmuWarpgroup *warpgroups; /* NULL before the first product */
     EmuThread thread[EMU_MAX_THREADS];
     EmuWarp warp[EMU_MAX_WARPS];
 } EmuBlock;
@@ -162,6 +168,9 @@ uint64_t emu_shuffle(uint32_t mask, uint64_t value, int source, const EmuPlace &
 uint32_t emu_ballot(uint32_t mask, int predicate, EmuPlace place);
 /* Returns the start of the block's dynamic shared memory. */
 void *emu_shared_memory(void);
+/* Returns the address of p in the shared window: not 0, below 2^18, and aligned as p is. Ends the
+ * program if p does not point into, or right past, the block's dynamic shared memory. */
+uint32_t emu_shared_address(const void *p);
 /* cp.async and related instructions: the copy happens in the wait that covers it. Until then its
  * destination is poisoned. */
 void emu_copy_start(void *shared, const void *global, int bytes, EmuPlace place);
@@ -235,6 +244,7 @@ void emu_driver_works(void); /* called before work is enqueued */
 /* Loads a kernel on the current device: its address, or the hash of a product. Returns false if it
  * was loaded there before. */
 bool emu_driver_load(uint64_t what);
+void emu_driver_page_locks(void); /* called before host memory is page-locked */
 /* Returns whether this process was forked by one that had used CUDA. Then no call succeeds. */
 bool emu_driver_refuses(void);
 /* Every CUDA function that needs the driver begins with this. */

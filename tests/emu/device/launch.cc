@@ -64,6 +64,8 @@ typedef struct {
     const void *function;
     size_t shared;
     bool launched;
+    const char *name; /* of a kernel that was launched */
+    int64_t launches;
 } Kernel;
 
 static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -77,7 +79,7 @@ static Kernel *kernel_of(const void *function)
     for (int i = 0; i < n_kernels; i++)
         if (kernels[i].function == function) return &kernels[i];
     if (n_kernels == KERNELS) emu_die("more than %d kernels", KERNELS);
-    kernels[n_kernels] = {function, SHARED_AT_FIRST, false};
+    kernels[n_kernels] = {function, SHARED_AT_FIRST, false, "", 0};
     return &kernels[n_kernels++];
 }
 
@@ -92,7 +94,10 @@ static size_t shared_allowed(const void *function)
 static void note_launch(const EmuLaunch *launch)
 {
     pthread_mutex_lock(&kernels_lock);
-    kernel_of(launch->function)->launched = true;
+    Kernel *kernel = kernel_of(launch->function);
+    kernel->launched = true;
+    kernel->name = launch->kernel;
+    kernel->launches++;
     launches++;
     blocks += (int64_t)launch->grid.x * launch->grid.y * launch->grid.z;
     pthread_mutex_unlock(&kernels_lock);
@@ -112,6 +117,16 @@ int64_t emu_count_launches(void)
 {
     pthread_mutex_lock(&kernels_lock);
     int64_t n = launches;
+    pthread_mutex_unlock(&kernels_lock);
+    return n;
+}
+
+int64_t emu_count_launches_of(const char *part)
+{
+    int64_t n = 0;
+    pthread_mutex_lock(&kernels_lock);
+    for (int i = 0; i < n_kernels; i++)
+        if (strstr(kernels[i].name, part) != NULL) n += kernels[i].launches;
     pthread_mutex_unlock(&kernels_lock);
     return n;
 }

@@ -22,7 +22,7 @@ struct EmuOp {
     void (*work)(void *context); /* NULL: waits for the EmuPoint in the context */
     struct EmuOp *next;
     bool host;
-    alignas(16) unsigned char context[];
+    alignas(128) unsigned char context[];
 };
 
 /* Protects all streams. `moved` is signalled whenever a stream has completed work. */
@@ -277,7 +277,8 @@ void emu_queue_close(cudaStream_t stream)
 void emu_queue_add(cudaStream_t stream, void (*work)(void *), const void *context, size_t bytes,
                    bool host)
 {
-    EmuOp *op = (EmuOp *)malloc(sizeof *op + bytes);
+    const size_t line = alignof(EmuOp); /* of the context: it may be a launch's with tensor maps */
+    EmuOp *op = (EmuOp *)aligned_alloc(line, (sizeof *op + bytes + line - 1) & ~(line - 1));
     if (op == NULL) emu_die("no memory for a stream's work");
     op->work = work;
     op->next = NULL;

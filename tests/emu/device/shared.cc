@@ -1,8 +1,10 @@
 /* shared.cc -- a block's dynamic shared memory, and asynchronous copies into it.
  *
  * The memory ends at a guard, except for slack that is checked after the block. It starts at an odd
- * multiple of 128 bytes, because a kernel must not rely on more alignment. It is poisoned for each
- * block; on a GPU it contains what another kernel left. */
+ * multiple of 128 bytes, because a kernel must not rely on more alignment; and where there is room
+ * for tiles that must be aligned to 1,024, it starts 128 bytes after such a place, so that a kernel
+ * that aligns them to less gets no other. It is poisoned for each block; on a GPU it contains what
+ * another kernel left. */
 #include "tests/emu/device/emu.h"
 
 #include <stdlib.h>
@@ -11,7 +13,8 @@
 
 #include "tests/emu/device/sanitizer.h"
 
-enum { ALIGNMENT = 128, SPACE = (EMU_SHARED_MOST + 2 * ALIGNMENT + EMU_PAGE - 1) & -EMU_PAGE };
+enum { ALIGNMENT = 128, TILE_ALIGNMENT = 1024, SMALL = 4096 };
+enum { SPACE = (EMU_SHARED_MOST + TILE_ALIGNMENT + EMU_PAGE - 1) & -EMU_PAGE };
 
 char *emu_shared_space(void)
 {
@@ -26,9 +29,9 @@ char *emu_shared_space(void)
 static unsigned char *shared_place(const EmuBlock *block)
 {
     uintptr_t end = (uintptr_t)block->shared_space + SPACE;
-    uintptr_t start = (end - block->launch->shared) & ~(uintptr_t)(ALIGNMENT - 1);
-    if (start % (2 * ALIGNMENT) == 0) start -= ALIGNMENT;
-    return (unsigned char *)start;
+    uintptr_t multiple = block->launch->shared < SMALL ? 2 * ALIGNMENT : TILE_ALIGNMENT;
+    uintptr_t last = end - block->launch->shared - ALIGNMENT;
+    return (unsigned char *)((last & ~(multiple - 1)) + ALIGNMENT);
 }
 
 void emu_shared_prepare(EmuBlock *block)
@@ -59,6 +62,14 @@ void emu_shared_check(EmuBlock *block)
 void *emu_shared_memory(void)
 {
     return emu_thread->block->shared;
+}
+
+uint32_t emu_shared_address(const void *p)
+{
+    enum { MOST_ALIGNMENT = 1024 };
+    uintptr_t start = (uintptr_t)emu_thread->block->shared;
+    emu_check_shared(p, 0, "an address of shared memory");
+    return (uint32_t)((uintptr_t)p - start + start % MOST_ALIGNMENT + MOST_ALIGNMENT);
 }
 
 void emu_check_shared(const void *p, size_t bytes, const char *what)

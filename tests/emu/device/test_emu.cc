@@ -218,6 +218,35 @@ static void test_an_allocation_larger_than_the_device_is_refused(void **)
     cudaGetLastError();
 }
 
+static void test_more_page_locked_memory_than_the_driver_gives_is_refused(void **)
+{
+    void *p, *q, *none;
+    setenv("EMU_LOCKED", "2", 1);
+    CUDA_CHECK(cudaMallocHost(&p, 1 << 20));
+    assert_int_equal(cudaMallocHost(&none, (1 << 20) + 1), cudaErrorMemoryAllocation);
+    assert_null(none);
+    CUDA_CHECK(cudaMallocHost(&q, 1 << 20));
+    CUDA_CHECK(cudaFreeHost(p));
+    CUDA_CHECK(cudaFreeHost(q));
+    setenv("EMU_LOCKED", "much", 1);
+    DIES(void *r; CUDA_CHECK(cudaMallocHost(&r, 1)), "EMU_LOCKED is a number of MiB", "much");
+    unsetenv("EMU_LOCKED");
+    cudaGetLastError();
+}
+
+/* A model of many units keeps its states in more blocks than any fixed number. */
+static void test_page_locked_memory_may_be_in_many_blocks(void **)
+{
+    enum { BLOCKS = 3000 };
+    static void *p[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++)
+        CUDA_CHECK(cudaMallocHost(&p[i], 1));
+    for (int i = 0; i < BLOCKS; i++)
+        CUDA_CHECK(cudaFreeHost(p[i]));
+    assert_int_equal(cudaFreeHost(p[0]), cudaErrorInvalidValue);
+    cudaGetLastError();
+}
+
 /* Calls that a training step must not make are counted. */
 static void test_allocations_and_host_waits_are_counted(void **)
 {
@@ -360,6 +389,8 @@ int main(void)
         cmocka_unit_test(test_accesses_outside_device_memory_are_detected),
         cmocka_unit_test(test_copies_in_the_wrong_direction_or_past_the_end_are_refused),
         cmocka_unit_test(test_an_allocation_larger_than_the_device_is_refused),
+        cmocka_unit_test(test_more_page_locked_memory_than_the_driver_gives_is_refused),
+        cmocka_unit_test(test_page_locked_memory_may_be_in_many_blocks),
         cmocka_unit_test(test_allocations_and_host_waits_are_counted),
         cmocka_unit_test(test_misused_asynchronous_copies_are_detected),
         cmocka_unit_test(test_wrong_fragment_layouts_of_matrix_products_are_detected),

@@ -259,6 +259,30 @@ static void test_a_device_with_a_communicator_may_load_no_kernel(void **)
         "well", NULL);
 }
 
+static void test_a_device_with_a_communicator_may_page_lock_no_memory(void **)
+{
+    dies_saying(
+        "page-locking after NCCL",
+        [] {
+            setenv("EMU_LOADS", "before", 1);
+            CUDA_CHECK(cudaSetDevice(1));
+            emu_driver_connected(0, 1);
+            call_malloc_host(); /* device 1 has none */
+            emu_driver_connected(1, 1);
+            call_malloc_host();
+        },
+        "host memory is page-locked on device 1, which has an NCCL communicator", NULL);
+    dies_saying(
+        "page-locking at any time",
+        [] {
+            CUDA_CHECK(cudaSetDevice(1));
+            emu_driver_connected(1, 1);
+            call_malloc_host();
+            emu_die("well");
+        },
+        "well", NULL);
+}
+
 static void test_wrong_modes_are_refused(void **)
 {
     dies_saying(
@@ -327,6 +351,7 @@ int main(void)
         cmocka_unit_test(test_a_query_of_an_event_may_block_until_it_is_complete),
         cmocka_unit_test(test_a_device_whose_kernels_are_loaded_launches_no_other),
         cmocka_unit_test(test_a_device_with_a_communicator_may_load_no_kernel),
+        cmocka_unit_test(test_a_device_with_a_communicator_may_page_lock_no_memory),
         cmocka_unit_test(test_wrong_modes_are_refused),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

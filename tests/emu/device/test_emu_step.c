@@ -71,7 +71,7 @@ enum { MARKS = 5 };
 
 /* A step of GPT-2 124M launches at most 400 kernels and products. For every model of the report of
  * scripts/sass_report.sh, the numbers in the report are those that are counted. */
-static void test_launches_of_a_step_are_those_of_the_report(void **state)
+static void test_launches_of_a_step_equal_those_in_the_sass_report(void **state)
 {
     if (system("python3 -c ''") != 0) skip_because("python3 is not installed");
     int64_t every = turns_every(1), first = turns_first(every);
@@ -98,7 +98,7 @@ static void test_launches_of_a_step_are_those_of_the_report(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_launches_of_a_step_are_those_of_the_report),
+        cmocka_unit_test(test_launches_of_a_step_equal_those_in_the_sass_report),
     };
     return cmocka_run_group_tests_name("launches of a step", tests, trainer_folder_setup,
                                        trainer_folder_teardown);

@@ -67,7 +67,14 @@ typedef enum cudaFuncAttribute {
     cudaFuncAttributePreferredSharedMemoryCarveout = 9
 } cudaFuncAttribute;
 
+typedef enum cudaDriverEntryPointQueryResult {
+    cudaDriverEntryPointSuccess = 0,
+    cudaDriverEntryPointSymbolNotFound = 1,
+    cudaDriverEntryPointVersionNotSufficent = 2
+} cudaDriverEntryPointQueryResult;
+
 enum {
+    cudaEnableDefault = 0,
     cudaStreamDefault = 0,
     cudaStreamNonBlocking = 1,
     cudaEventDefault = 0,
@@ -140,6 +147,10 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel);
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
+/* Finds a function of the driver as of a version of CUDA (1000 * major + 10 * minor). */
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult *found);
 cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaDriverGetVersion(int *version);
 
@@ -160,7 +171,8 @@ int64_t emu_count_timed_records(void);
 /* Return how many kernels were launched, and how many products the emulated cuBLASLt was called
  * for, since the program started. */
 int64_t emu_count_launches(void);
-int64_t emu_count_blocks(void); /* of all launches */
+int64_t emu_count_launches_of(const char *part); /* of kernels whose names contain `part` */
+int64_t emu_count_blocks(void);                  /* of all launches */
 int64_t emu_count_products(void);
 
 /* emu_count_kernels returns the number of different kernels launched since the program started or
