@@ -150,7 +150,7 @@ LDLIBS   := $(CJSON_LIBS) $(CUDA_LIBS) -ldl -lpthread -lm
 CXX_WARN := -Wall -Wextra -Wno-missing-field-initializers -Wno-unknown-pragmas
 # The CUDA sources use templates but no C++ library, so the program runs on machines without libstdc++.
 CXX_BARE := -fno-exceptions -fno-rtti -fno-threadsafe-statics
-NVFLAGS  := -I. -D_GNU_SOURCE$(addprefix $() ,$(CMOCKA_CFLAGS)) -std=c++17 $(if $(DEBUG),-O1 -g,-O3) -lineinfo $(CUDA_CODE) -Werror all-warnings \
+NVFLAGS  := -I. -D_GNU_SOURCE$(addprefix $() ,$(CMOCKA_CFLAGS)) -std=c++17 $(if $(DEBUG),-O1 -g,-O3) -lineinfo -Werror all-warnings \
             $(CUDA_STRICT) -Xcompiler $(subst $(space),$(comma),$(CXX_WARN) $(CXX_BARE))
 # With -Og instead of -O1 kernels compile in half the time, and run a seventh longer.
 EMUFLAGS := -Itests/emu/include -I. -D_GNU_SOURCE $(CMOCKA_CFLAGS) -std=c++17 $(if $(DEBUG),-O0 -g,$(if $(SAN),-Og -g1,-O2 -g1)) -ffp-contract=off \
@@ -167,8 +167,11 @@ FLAGS_baseline :=
 FLAGS_v3 := -march=x86-64-v3
 FLAGS_v4 := -march=x86-64-v4 -mprefer-vector-width=512
 ifneq ($(CUDA),0)
-CUDA_C   := $(wildcard model/kernels/cuda/*.c)
-CUDA_CU  := $(wildcard model/kernels/cuda/*.cu)
+# The attention kernels for Hopper are compiled for sm_90a alone. Without 90a in ARCH, hopper_absent.c takes their place.
+HOPPER   := $(filter-out %/hopper_absent.c,$(wildcard model/kernels/cuda/hopper_*.c model/kernels/cuda/hopper_*.cu))
+LEFT_OUT := $(if $(filter emu 90a,$(CUDA) $(ARCH)),%/hopper_absent.c,$(HOPPER))
+CUDA_C   := $(filter-out $(LEFT_OUT),$(wildcard model/kernels/cuda/*.c))
+CUDA_CU  := $(filter-out $(LEFT_OUT),$(wildcard model/kernels/cuda/*.cu))
 endif
 EMU_TESTS := $(wildcard tests/emu/*/test_*.c tests/emu/*/test_*.cc)
 ifeq ($(CUDA),emu)
@@ -208,7 +211,7 @@ TEST_HELPER_OBJECTS := $(TEST_HELPERS:%.c=$(COMMON)/%.o)
 test_objects = $(patsubst %.c,$(if $(filter tests/emu/% tests/cuda/%,$(1)),$(BUILD),$(COMMON))/%.o,$(filter %.c,$(1))) \
                $(patsubst %.cc,$(BUILD)/%.o,$(filter %.cc,$(1))) $(patsubst %.cu,$(BUILD)/%.cu.o,$(filter %.cu,$(1)))
 
-.PHONY: force all test test-programs test-list check asan tsan emu grid fuzz fuzz-programs bench size clean help format print-config missing
+.PHONY: force all test test-programs test-list check asan tsan emu hopper grid fuzz fuzz-programs bench size clean help format print-config missing
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -282,11 +285,12 @@ $(foreach l,$(LEVELS),$(eval $(call KERNEL_RULES,$(l))))
 
 # ---- CUDA objects ----------------------------------------------------------------------------------------------------
 # $(BUILD)/cuda holds the CUDA settings of the last build. If they change, the file changes, and objects and programs are
-# rebuilt.
-CUDA_ANSWERS := $(CUDA) $(if $(filter 1,$(CUDA)),$(NVFLAGS))
+# rebuilt. nvcc's for Hopper are removed, because scripts/sass_report.sh would read them though they may be left out now; all
+# objects of nvcc depend on this file, so they are compiled after that.
+CUDA_ANSWERS := $(CUDA) $(if $(filter 1,$(CUDA)),$(NVFLAGS) $(CUDA_CODE))
 $(BUILD)/cuda: force
 	@mkdir -p $(@D)
-	@echo '$(CUDA_ANSWERS)' | cmp -s - $@ || echo '$(CUDA_ANSWERS)' > $@
+	@echo '$(CUDA_ANSWERS)' | cmp -s - $@ || { $(if $(filter 1,$(CUDA)),rm -f $(BUILD)/model/kernels/cuda/hopper_*.cu.*;) echo '$(CUDA_ANSWERS)' > $@; }
 
 $(COMMON)/tests/%.o $(BUILD)/tests/%.o: OPT := $(TEST_OPT)
 $(COMMON)/tests/%.o $(BUILD)/tests/%.o: SAN := $(SAN) $(UNCHECKED)
@@ -296,10 +300,11 @@ $(CUDA_C_OBJECTS) $(BUILD)/tests/emu/%.o $(BUILD)/tests/cuda/%.o: CPPFLAGS := $(
 UNCONTRACTED := $(BUILD)/model/kernels/cuda/init.cu.o $(BUILD)/model/kernels/cuda/optimizer.cu.o
 ifeq ($(CUDA),1)
 $(UNCONTRACTED): NVFLAGS += -fmad=false
+$(patsubst %.cu,$(BUILD)/%.cu.o,$(filter %.cu,$(HOPPER))): CUDA_CODE := -gencode arch=compute_90a$(comma)code=sm_90a
 $(BUILD)/%.cu.o: %.cu $(BUILD)/cuda
 	@mkdir -p $(@D)
 	$(info $()  NVCC  $<)
-	$(Q)$(cached_nvcc) $(NVFLAGS) -Xptxas=-v -MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$@.log 2>&1 || { cat $@.log; exit 1; }
+	$(Q)$(cached_nvcc) $(NVFLAGS) $(CUDA_CODE) -Xptxas=-v -MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$@.log 2>&1 || { cat $@.log; exit 1; }
 	$(NAME_MAIN)
 endif
 ifeq ($(CUDA),emu)
@@ -311,6 +316,8 @@ $(BUILD)/%.cu.o: %.cu
 
 # GCC ignores nvcc's requests to unroll loops, in which these kernels spend their time. With -fpeel-loops it unrolls them.
 $(patsubst %,$(BUILD)/model/kernels/cuda/%.cu.o,attention_forward attention_backward): EMUFLAGS += $(if $(DEBUG)$(SAN),,-fpeel-loops)
+# These kernels take tensor maps by value, and GCC remarks that it passed their alignment differently before version 4.6.
+$(BUILD)/model/kernels/cuda/hopper_%.cu.o $(patsubst %,$(BUILD)/tests/emu/device/test_emu_%.o,tma maps): EMUFLAGS += -Wno-psabi
 # The emulator itself is compiled with -O3, because it takes most of the tests' time, and without the alignment check, which is
 # meant for kernels.
 $(EMULATOR:%.cc=$(BUILD)/%.o): EMUFLAGS := $(if $(DEBUG),$(EMUFLAGS),$(patsubst -O%,-O3,$(if $(SAN),$(EMUFLAGS),$(filter-out -fsanitize%,$(EMUFLAGS)))))
@@ -326,6 +333,15 @@ $(NCCL_OBJECTS): EMUFLAGS += -fPIC -fvisibility=hidden
 $(NCCL): $(NCCL_OBJECTS)
 	@echo "  LINK  $@"
 	$(Q)g++ $(SAN) -shared -Wl,-soname,libnccl.so.2 -o $@ $^ -lpthread
+
+# The program as it is without 90a in ARCH, for tests/program/device.sh: it refuses attention for Hopper.
+ABSENT   := $(BUILD)/model/kernels/cuda/hopper_absent.o
+WITHOUT_90A := $(ABSENT) $(filter-out $(BUILD)/model/kernels/cuda/hopper_%,$(PROGRAM_OBJECTS))
+$(ABSENT): CPPFLAGS := $(CUDA_CPPFLAGS) $(CPPFLAGS)
+$(BUILD)/train_without_90a: $(WITHOUT_90A) $(BUILD)/cuda $(NCCL) $(DOOR)
+	@echo "  LINK  $@"
+	$(Q)$(CC) $(SAN) -o $@ $(WITHOUT_90A) $(LDLIBS) $(call find_in)
+-include $(ABSENT:.o=.d)
 endif
 
 # ---- tests -----------------------------------------------------------------------------------------------------------
@@ -396,6 +412,14 @@ tsan:
 emu:
 	$(MAKE) CUDA=emu all test
 
+# Runs attention for Hopper on all shapes, head sizes and types, and models with it, with asynchronous work as late and as early
+# as possible, and with blocks and threads in three orders. `make emu` runs a few small shapes.
+HOPPER_TESTS := $(addprefix build/emu/tests/cuda/test_hopper_,forward backward biases choice)
+hopper:
+	$(MAKE) CUDA=emu BUILD=build/emu $(HOPPER_TESTS)
+	LIMIT=600 JOBS=2 scripts/run_tests.sh $(foreach when,late early,$(foreach order,forward reverse shuffled,$(foreach t,$(HOPPER_TESTS),\
+	    'HOPPER_SWEEP=1 EMU_ASYNC=$(when) EMU_ORDER=$(order) $(t)')))
+
 # Compares randomly chosen grids of up to GRID_MOST_RANKS ranks with a single rank, for GRID_SECONDS. The order differs each
 # time unless GRID_SEED is set. A failing case is reduced to the smallest one that still fails. First tests pipeline schedules
 # of up to GRID_MOST_RANKS stages.
@@ -459,6 +483,8 @@ help:
 	@echo "                those of all flavours, and tests/program"
 	@echo "make asan tsan  the same under AddressSanitizer + UBSan, under ThreadSanitizer"
 	@echo "make emu        the same with CUDA=emu"
+	@echo "make hopper     attention for Hopper on many shapes, executed on the CPU in"
+	@echo "                several orders; takes some minutes"
 	@echo "make grid       grids of ranks against a single rank, drawn anew, for"
 	@echo "                GRID_SECONDS=1800"
 	@echo "make fuzz       each tests/fuzz/fuzz_*.c under libFuzzer for FUZZ_SECONDS=60"

@@ -154,6 +154,25 @@ void attention_forward(const Pass *pass, const AttentionParams *params, Attentio
     region_exit_forward(pass->tp, region_rows(pass->tp, a->out), a->out);
 }
 
+/* Makes the attention op, instead of the linear layers, compute the gradients of the biases of q, k
+ * and v, if this is faster on the device and if dq, dk and dv are the gradients of the linear
+ * layers' outputs, so if there is no RoPE or QK-norm in between. The biases have the layout of the
+ * outputs: q | k | v or, with two linear layers, q and k | v. */
+static void attention_takes_biases(const Pass *pass, Linear *qkv, int n, AttentionTensors *t)
+{
+    const GptShape *s = pass->shape;
+    int64_t q = s->H * s->D, k = s->G * s->D;
+    if (!pass->dev->attention_sums_biases || s->position == POSITION_ROPE || s->qk_norm) return;
+    if (!tensor_present(qkv[0].dbias)) return;
+    Tensor of_kv = n > 1 ? qkv[1].dbias : tensor_slice_rows(qkv[0].dbias, q, 2 * k);
+    t->dbq = tensor_slice_rows(qkv[0].dbias, 0, q);
+    t->dbk = tensor_slice_rows(of_kv, 0, k);
+    t->dbv = tensor_slice_rows(of_kv, k, k);
+    t->accumulate_db = qkv[0].accumulate;
+    for (int i = 0; i < n; i++)
+        qkv[i].dbias = NO_TENSOR;
+}
+
 void attention_backward(const Pass *pass, const AttentionParams *params, const AttentionActs *a,
                         Tensor x, ResidualGrad *grad, bool accumulate)
 {
@@ -182,6 +201,7 @@ void attention_backward(const Pass *pass, const AttentionParams *params, const A
                           .o = tensor_as_3d(a->o, B, T),
                           .lse = a->lse,
                           .first_key = pass->first_key};
+    attention_takes_biases(pass, qkv, params->n_qkv, &t);
     op_attention_backward(pass->dev, &t, false, attention_of(s, 0));
     /* Undo the rotation before the backward pass of the head norms, because forward normalised
      * first. */

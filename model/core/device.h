@@ -50,7 +50,10 @@ typedef struct {
     int index;       /* index of this rank among them; CUDA uses GPU number (index mod GPU count) */
     CpuLevel level;
     BlasChoice blas;
-    bool tf32;      /* CUDA: f32 matrix products may round their inputs to TF32 */
+    bool tf32; /* CUDA: f32 matrix products may round their inputs to TF32 */
+    /* CUDA: attention uses the kernels for Hopper for all operands that they take. Such a device
+     * opens only on a GPU of compute capability 9.0, in a program that has these kernels. */
+    bool hopper_attention;
     size_t scratch; /* CUDA: bytes of scratch for one op; larger ops work in chunks. 0: default */
 } DeviceOptions;
 
@@ -135,10 +138,13 @@ struct Device {
     char trouble[512];         /* why "auto" could not use a better device */
     char lacking[384];         /* a missing library and its effect, for example OpenBLAS */
     struct Profile *profile;   /* seconds and calls per op while profiling, else NULL */
-    struct Recorder *recorder; /* is told of every op, copy, event and transfer; NULL: none */
+    struct Recorder *recorder; /* receives every op, copy, event and transfer; NULL: none */
     struct Flight *flight;     /* keeps the last of them; NULL: none */
     void *impl;
     int index; /* number of the GPU */
+    /* op_attention_backward sums the gradients of biases while it has dq, dk and dv in registers;
+     * where false, they are cheaper with the linear's weight gradient. Set by the backend. */
+    bool attention_sums_biases;
     /* How often the host has waited for the device, and how often it has allocated device memory,
      * since the device was opened. A training step does neither; tests compare the counts before
      * and after a step. Waiting for an event that is already reached is not counted. */
@@ -156,23 +162,23 @@ bool device_open(Device *device, const char *name, const DeviceOptions *options,
 /* Returns the backend that device_open(name) would try first, or NULL if none is usable. Opens
  * nothing. device_open may still choose another one with "auto", if the first fails to open. */
 const Backend *device_choice(const char *name);
-/* What device_choice(name) returns, and how many devices of that backend the process can see. It is
- * found out in a child process that ends at once, so the calling process does not use the device's
- * library: a process that has used CUDA cannot fork children that use it. The first answer about a
- * name is kept, and one about "auto" also answers for the backend that it has chosen. If the child
- * cannot be started, ends without an answer, or does not answer within two minutes, the program
- * ends. */
+/* The result of device_choice(name), and how many devices of that backend the process can see. A
+ * child process that ends at once determines both, so the calling process does not use the device's
+ * library: a process that has used CUDA cannot fork children that use it. The first result for a
+ * name is kept, and the result for "auto" is also used for the backend that it has chosen. If the
+ * child cannot be started, ends without an answer, or does not answer within two minutes, the
+ * program ends. */
 typedef struct {
     const Backend *choice; /* NULL: none is usable */
     int count;
 } DeviceSurvey;
 DeviceSurvey device_survey(const char *name);
-/* For tests: how many seconds the child may take instead. */
+/* For tests: sets the child's time limit in seconds. */
 void device_survey_set_limit(double seconds);
-/* Returns the least of each property among the devices of device_choice(name) that `ranks` ranks
- * will open, found out in the same way. If there are more ranks than devices, the ranks share them,
- * and `bytes` is the part that each has. All 0 if device memory is host memory, or if no device is
- * usable. */
+/* Returns the smallest value of each property among the devices of device_choice(name) that `ranks`
+ * ranks will open, determined in the same way. If there are more ranks than devices, the ranks
+ * share them, and `bytes` is the part that each has. All 0 if device memory is host memory, or if
+ * no device is usable. */
 DeviceFacts device_survey_facts(const char *name, int64_t ranks);
 /* Logs device->trouble and device->lacking as warnings if they are not empty. */
 void device_warn(const Device *device);
@@ -181,9 +187,10 @@ void device_close(Device *device);
  * given to the view run there. The view is valid while the device is open. It can only queue work
  * and query events. The host must wait and allocate through the device itself, which counts both.
  * Scratch memory belongs to the device's own compute stream. On other streams only op_fill,
- * op_copy, op_add, op_sum, op_maximum, op_adamw and op_sgd may run, because they need none (of more
- * than 64 tensors, op_sum and op_maximum do). Ops on other streams are not profiled, because the
- * profile's seconds must add up to the compute stream's time. */
+ * op_copy, op_add, op_sum, op_maximum, op_adamw and op_sgd may run, because they need none (op_sum
+ * and op_maximum need it for more than 64 tensors, and may then not run there). Ops on other
+ * streams are not profiled, because the profile's seconds must add up to the compute stream's
+ * time. */
 static inline Device device_on(const Device *device, Stream stream)
 {
     Device view = *device;

@@ -1,7 +1,9 @@
-/* device_facts.h -- what a config may depend on: properties of the devices that ranks will open. */
+/* device_facts.h -- the properties of the devices that ranks will open, on which a config may
+ * depend. */
 #ifndef MODEL_CORE_DEVICE_FACTS_H
 #define MODEL_CORE_DEVICE_FACTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct {
@@ -9,6 +11,8 @@ typedef struct {
      * Hopper. 0: a device whose memory is host memory, or none. */
     int capability;
     int64_t bytes; /* of device memory, used or not; 0: host memory */
+    /* This program is built without the attention kernels for Hopper. */
+    bool lacks_hopper;
 } DeviceFacts;
 
 #endif

@@ -30,7 +30,7 @@ void device_survey_set_limit(double seconds)
 typedef struct {
     int backend; /* index of the choice among the linked backends; -1: none */
     int count;
-    DeviceFacts facts[MOST_DEVICES]; /* of each device, as far as there is room */
+    DeviceFacts facts[MOST_DEVICES]; /* facts of the first MOST_DEVICES devices */
 } Found;
 
 static Found look(const char *name)
@@ -45,7 +45,7 @@ static Found look(const char *name)
     return found;
 }
 
-/* The child that looked for devices has ended without an answer. */
+/* Ends the program because the child that looked for devices ended without an answer. */
 static void fail_for_child(int status) __attribute__((noreturn));
 static void fail_for_child(int status)
 {
@@ -98,8 +98,8 @@ static Found look_in_child(const char *name)
     n = receive(ends[0], &found);
     close(ends[0]);
     if (n < 0) {
-        /* A driver may stand where no signal reaches it, so this process does not wait for the end
-         * of the child. */
+        /* The child may be stuck in a driver, where signals do not reach it, so this process does
+         * not wait for its end. */
         kill(process, SIGKILL);
         fail(EXIT_UNAVAILABLE,
              "a device's driver does not answer: the process that looked for devices has not ended "
@@ -117,8 +117,8 @@ static Found look_in_child(const char *name)
     fail_for_child(status);
 }
 
-/* The answers so far. A driver may take seconds to start, so it is asked only once about each name.
- * Processes that are forked later know the answers, too. */
+/* The results so far. A driver may take seconds to start, so each name is looked up only once.
+ * Processes that are forked later inherit the results. */
 static struct {
     pthread_mutex_t mutex;
     struct {
@@ -128,7 +128,8 @@ static struct {
     int n;
 } known = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* Returns whether an answer is also the one about `name`: "auto" has chosen that backend. */
+/* Returns whether a result for one name also holds for another: "auto" may have chosen the backend
+ * with that name. */
 static bool answers(const char *asked, const Found *found, const char *name)
 {
     const Backend *choice = found->backend < 0 ? NULL : backend_linked(found->backend);
@@ -151,7 +152,7 @@ static Found look_once(const char *name)
 static Found find(const char *name)
 {
     Found found;
-    /* If only one backend is linked, or that one needs no library, there is nothing to ask. */
+    /* If only one backend is linked, or the named one needs no library, no child is needed. */
     if (strcmp(name, "cpu") == 0 || backend_linked(1) == NULL) {
         found = look(name);
     } else {
@@ -179,8 +180,9 @@ DeviceFacts device_survey_facts(const char *name, int64_t ranks)
         if (found.facts[i].capability < least.capability)
             least.capability = found.facts[i].capability;
         least.bytes = min_i64(least.bytes, found.facts[i].bytes);
+        least.lacks_hopper |= found.facts[i].lacks_hopper;
     }
-    /* Ranks that share devices take them in turn. */
+    /* Ranks are distributed over the devices in turn, so at most this many share one. */
     least.bytes /= max_i64((ranks + devices - 1) / devices, 1);
     return least;
 }

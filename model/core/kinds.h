@@ -19,6 +19,10 @@ typedef enum {
  * error, or the built-in products. */
 typedef enum { BLAS_AUTO, BLAS_OPENBLAS, BLAS_BUILTIN } BlasChoice;
 
+/* Which kernels compute attention on a GPU: those that every GPU runs, or those for compute
+ * capability 9.0 alone (Hopper). */
+typedef enum { ATTENTION_PORTABLE, ATTENTION_HOPPER } AttentionKernels;
+
 /* The order in which a pipeline processes its micro-batches. GPipe: all forward passes, then all
  * backward passes (Huang et al., arXiv:1811.06965). 1F1B: a stage runs a backward pass as soon as
  * it can (Narayanan et al., arXiv:1806.03377). Interleaved: 1F1B with several groups of layers on

@@ -144,8 +144,8 @@ static int linear_operands(const OpCase *c, OperandSpec *s)
     bool gelu = c->epilogue == EPILOGUE_GELU;
     switch (c->op) {
     case OP_linear_forward:
-        /* With gelu the value is rounded before and after it, and the slope of gelu is at most
-         * 1.13. With gelu of the sum it is rounded only after. */
+        /* With GELU of the rounded value, the value is rounded before and after GELU, whose slope
+         * is at most 1.13. With GELU of the sum, it is rounded only after. */
         s[0] = deep(matrix("y", ROLE_OUT, n, o), gelu ? 3 : 1, 8 + 2 * sum_depth(i));
         s[1] = matrix("x", ROLE_IN, n, i);
         s[2] = matrix("w", ROLE_IN, o, i);
@@ -214,6 +214,17 @@ static OperandSpec factored(OperandSpec s, double factors)
     return s;
 }
 
+/* Describes the gradient of a bias: the column sums of output sums_of - 1, which has `rows`
+ * rows. */
+static OperandSpec bias_sums(const OpCase *c, const char *name, int sums_of, int64_t cols,
+                             int64_t rows)
+{
+    OperandSpec s = typed(vector(name, output(c->accumulate_db), cols), TYPE_GRAD);
+    s = deep(s, 1, 2 + sum_depth(rows));
+    s.sums_of = sums_of;
+    return optional(s, c->bias);
+}
+
 static int attention_operands(const OpCase *c, OperandSpec *s)
 {
     const Attention *a = &c->attention;
@@ -250,6 +261,12 @@ static int attention_operands(const OpCase *c, OperandSpec *s)
         s[i++] = derived(lse, 3, 4);
     }
     s[i++] = optional(first_key, c->option);
+    if (c->op == OP_attention_backward) {
+        /* Operands 0, 1 and 2 are dq, dk and dv. */
+        s[i++] = bias_sums(c, "dbq", 1, hd, c->batch * c->tq);
+        s[i++] = bias_sums(c, "dbk", 2, gd, c->batch * c->tk);
+        s[i++] = bias_sums(c, "dbv", 3, gd, c->batch * c->tk);
+    }
     return i;
 }
 

@@ -7,7 +7,7 @@
 
 #include "model/kernels/ops.h"
 
-enum { CASE_OPERANDS = 12 };
+enum { CASE_OPERANDS = 13 };
 
 typedef enum {
     ROLE_ABSENT, /* NO_TENSOR */
@@ -23,16 +23,16 @@ typedef enum {
     FILL_NORMAL,    /* low + high * normal */
     FILL_UNIFORM,   /* [low, high) */
     FILL_INTEGER,   /* low .. high - 1 */
-    FILL_FIRST_KEY, /* per query an integer up to the last key it attends to */
+    FILL_FIRST_KEY, /* per query: the first key it attends to, at most the last one */
     FILL_SEGMENTS   /* a table of CASE_SEGMENTS segments, which the caller chooses */
 } FillKind;
 
 /* One tensor operand. The error allowed on an output element is
  *   (roundings * u(its type) + depth * u(compute)) * max(|exact|, rms of the tensor),
  * u = unit roundoff: `roundings` counts how often a value on its way is rounded to the operand's
- * type; `depth` bounds the compute type's own errors. A sum of k terms errs like a random walk,
- * sqrt(k) u; the worst of thousands of elements lies within 4 of these. The few further operations
- * of a formula count 1 each, own exp and tanh 4. */
+ * type; `depth` bounds the errors of the compute type. The error of a sum of k terms grows like a
+ * random walk, as sqrt(k) u; the largest error of thousands of elements is within 4 times this. The
+ * few further operations of a formula count 1 each, own exp and tanh 4. */
 typedef struct {
     const char *name;
     Role role;
@@ -46,8 +46,8 @@ typedef struct {
     int alias_of; /* 1 + the operand whose memory it shares, 0 none */
     int sums_of;  /* 1 + the output whose stored columns it sums; 0 none */
     double roundings, depth;
-    double factors; /* further roundings where 16-bit factors of products are rounded on their way:
-                       tensor cores take the weights of attention and their gradients so */
+    double factors; /* further roundings if factors of products are rounded to 16 bits, as tensor
+                       cores require for attention weights and their gradients */
 } OperandSpec;
 
 /* A call of an op. Fields that the op does not use are zero. */
@@ -65,8 +65,8 @@ typedef struct {
     NormKind norm;
     ActivationKind activation;
     Epilogue epilogue;
-    bool accumulate, accumulate_dx;
-    bool bias;       /* the optional vector is present */
+    bool accumulate, accumulate_dx, accumulate_db;
+    bool bias;       /* the optional vector is present; attention_backward: dbq, dbk and dbv */
     bool option;     /* pre, first_key, inverse, backward, master, columns; sum: the sources, not
                         dst, have the gradient's type */
     bool variant;    /* adamw: not decoupled, no bias correction; sgd: nesterov */
@@ -84,9 +84,9 @@ DType op_case_dtype(TypeClass type, DType storage, DType grad);
 /* Calls the op with these operands; `decision` is op_case_decision() in device memory. */
 void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS],
                  const StepDecision *decision);
-/* Returns the compulsory memory traffic of a call in bytes: every operand is read or written once,
- * updates are counted twice, and of a table at most one row per index. It follows from the roles of
- * the operands; op_cost.h computes the same from a call's arguments. */
+/* Returns the smallest possible memory traffic of a call in bytes: every operand is read or written
+ * once, updates count twice, and a table counts at most one row per index. It is computed from the
+ * roles of the operands; op_cost.h computes the same number from a call's arguments. */
 double op_case_bytes(const OpCase *c, DType storage, DType grad);
 /* Returns the multiplications and additions of matrix multiplications and attention; 0 for other
  * ops. */
@@ -103,8 +103,8 @@ enum { CASE_SEED = 4242, CASE_SEGMENTS = 3 };
 /* Returns word `word` of a segment table for timing, with whole parameters that begin at multiples
  * of 128. */
 int64_t op_bench_segment_word(const OpCase *c, int64_t word);
-/* Returns the gradient type that a case is timed with: the compute type, or the storage type if
- * there are no masters. */
+/* Returns the gradient type with which a case is timed: the compute type, or the storage type if
+ * there are no master weights. */
 DType op_case_grad(const OpCase *c, DType storage);
 
 /* Sets *cases to the calls of a GPT-2 124M step at 1024 tokens, for timing; returns their number.

@@ -89,9 +89,11 @@ static void run_matrix(Device *dev, const OpCase *c, const Tensor t[])
         op_attention_forward(dev, t[0], t[1], t[2], t[3], t[4], *a, t[5]);
         break;
     default:
-        op_attention_backward(
-            dev, &(AttentionTensors){t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9]},
-            c->accumulate, *a);
+        op_attention_backward(dev,
+                              &(AttentionTensors){t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7],
+                                                  t[8], t[9], t[10], t[11], t[12],
+                                                  c->accumulate_db},
+                              c->accumulate, *a);
         break;
     }
 }
@@ -166,7 +168,7 @@ void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS],
     }
 }
 
-/* Returns whether indices pick the rows of this operand: then at most one row per index is read, or
+/* Returns whether indices select rows of this operand: then at most one row per index is read, or
  * read and written. */
 static bool is_picked(const OpCase *c, int operand)
 {
@@ -242,8 +244,11 @@ const char *op_case_describe(const OpCase *c, char *buf, size_t n)
     snprintf(buf + k, n - (size_t)k, "%s%s%s%s%s%s%s%s%s%s%s", is_norm ? " " : "",
              is_norm ? norm[c->norm] : "", is_activation ? " " : "",
              is_activation ? activation[c->activation] : "", epilogue[c->epilogue],
-             c->accumulate ? " +=" : "", c->bias ? " bias" : "", c->option ? " option" : "",
-             c->alias ? " in place" : "", c->stochastic ? " stochastic" : "",
-             c->moments ? " bf16 averages" : "");
+             c->accumulate ? " +=" : "",
+             c->accumulate_db ? " bias +="
+             : c->bias        ? " bias"
+                              : "",
+             c->option ? " option" : "", c->alias ? " in place" : "",
+             c->stochastic ? " stochastic" : "", c->moments ? " bf16 averages" : "");
     return buf;
 }

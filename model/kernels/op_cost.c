@@ -1,5 +1,5 @@
-/* op_cost.c -- see op_cost.h. The rule is that each tensor argument is read or written once; the
- * switch below adds what differs from it. */
+/* op_cost.c -- see op_cost.h. By default each tensor argument is read or written once; the switches
+ * below add the differences. */
 #include "model/kernels/op_cost.h"
 
 #include "model/core/min_max.h"
@@ -53,14 +53,15 @@ static int64_t (*const once[OP_COUNT])(const void *arguments) = {
 #undef OP_WITHOUT_CUDA
 };
 
-/* Returns the bytes of the rows that the indices pick. */
+/* Returns the bytes of the table rows that the indices select. */
 static int64_t picked(Tensor table, Tensor indices)
 {
     int64_t rows = min_i64(tensor_count(indices), tensor_rows(table));
     return rows * tensor_cols(table) * (int64_t)dtype_size(table.dtype);
 }
 
-/* The gradient of a table: `=` writes all of it, `+=` reads and writes the picked rows. */
+/* Returns the extra bytes of a table's gradient: `=` writes all of it, `+=` reads and writes the
+ * selected rows. */
 static int64_t more_of_table(Tensor dtable, Tensor indices, bool accumulate)
 {
     return accumulate ? 2 * picked(dtable, indices) - bytes_of(dtable) : 0;
@@ -70,11 +71,13 @@ static int64_t attention_bytes(const Arguments_attention_backward *a)
 {
     const AttentionTensors *t = a->t;
     int64_t results = bytes_of(t->dq) + bytes_of(t->dk) + bytes_of(t->dv);
-    return results * (a->accumulate ? 2 : 1) + bytes_of(t->dout) + bytes_of(t->q) + bytes_of(t->k) +
-           bytes_of(t->v) + bytes_of(t->o) + bytes_of(t->lse) + bytes_of(t->first_key);
+    int64_t biases = bytes_of(t->dbq) + bytes_of(t->dbk) + bytes_of(t->dbv);
+    return results * (a->accumulate ? 2 : 1) + biases * (t->accumulate_db ? 2 : 1) +
+           bytes_of(t->dout) + bytes_of(t->q) + bytes_of(t->k) + bytes_of(t->v) + bytes_of(t->o) +
+           bytes_of(t->lse) + bytes_of(t->first_key);
 }
 
-/* With master weights the weight is only written. */
+/* Returns the bytes of an update. With master weights the weight is only written. */
 static int64_t update_bytes(const UpdateRange *range, int n)
 {
     int64_t bytes = 0;
@@ -90,7 +93,7 @@ static int64_t bytes_on_host(Tensor t)
     return t.place == PLACE_HOST ? bytes_of(t) : 0;
 }
 
-/* Returns how many of them are states in host memory. */
+/* Returns how many of these bytes are states in host memory. */
 static int64_t host_bytes(const UpdateRange *range, int n)
 {
     int64_t bytes = 0;
@@ -200,7 +203,7 @@ static OpCost product(int64_t m, int64_t n, int64_t k)
 static OpCost attention(Tensor q, Tensor k, Attention a, int products)
 {
     int64_t queries = q.dim[1], keys = k.dim[1];
-    /* Queries that see fewer keys than there are, and their keys. */
+    /* Number of queries that see only a part of the keys, and of the keys that they see. */
     int64_t few = max_i64(0, min_i64(queries, keys - a.causal_offset));
     double seen = (double)few * (double)a.causal_offset + 0.5 * (double)few * (double)(few + 1) +
                   (double)(queries - few) * (double)keys;

@@ -42,6 +42,9 @@ typedef struct {
     Tensor dout, q, k, v; /* dout: the gradient of o */
     Tensor o, lse;        /* of forward */
     Tensor first_key;     /* NO_TENSOR: every query attends to keys from 0 on */
+    /* The gradients of biases that were added to the rows of q, k and v. All three or none. */
+    Tensor dbq, dbk, dbv;
+    bool accumulate_db; /* dbq, dbk and dbv: += if true, else = */
 } AttentionTensors;
 
 typedef struct {
@@ -54,7 +57,7 @@ typedef struct {
     bool nesterov;
 } Sgd;
 
-/* Position of a parameter in a flat range of weights. The segment holds elements i >= start of the
+/* Position of a parameter in a flat range of weights. The segment covers elements i >= start of the
  * range, up to the next segment's start. With k = i - start, element i is at row k / cols and
  * column k % cols of this rank's part of the parameter, and is element first + row * whole_cols +
  * column of the whole parameter (segment_rule.h). If cols == whole_cols, this is first + k, and
@@ -69,7 +72,7 @@ typedef struct {
 
 #define SEGMENT_WORDS ((int64_t)(sizeof(Segment) / sizeof(int64_t)))
 
-/* Stochastic rounding of what a range keeps in bf16 from one update to the next: its weights, if
+/* Stochastic rounding of the values that a range keeps in bf16 between updates: its weights, if
  * they have no master, and adamw's averages of squares. The random bits depend only on (seed,
  * stream, element of the whole parameter, update), so the rounding is the same however parameters
  * are packed, split or sharded. The rule is in rounding_rule.h. */
@@ -83,8 +86,8 @@ typedef struct {
 typedef struct {
     Tensor weight, grad;
     Tensor master; /* absent: the weight itself is updated */
-    /* adamw: averages of the gradient and of its square, in the compute dtype or, for bf16 weights,
-     * both in bf16; sgd: momentum, in the compute dtype */
+    /* adamw: averages of the gradient and of its square, in the compute dtype; for bf16 weights,
+     * both may be bf16. sgd: momentum, in the compute dtype */
     Tensor slot[2];
     Rounding rounding; /* without segments, weights are rounded to nearest even */
     int group;         /* which of the call's hyperparameters apply, below UPDATE_GROUPS */
@@ -159,7 +162,8 @@ void op_fill(Device *dev, Tensor x, double value);
 void op_copy(Device *dev, Tensor y, Tensor x);
 /* Computes y = a + b, storage; y may be a or b. */
 void op_add(Device *dev, Tensor y, Tensor a, Tensor b);
-/* op_sum and op_maximum read so many tensors at a time. With more, CUDA needs scratch memory. */
+/* The number of tensors that op_sum and op_maximum read at a time. With more, CUDA needs scratch
+ * memory. */
 enum { SUM_SOURCES = 64 };
 /* Computes dst = src[0] + src[1] + ... + src[n - 1], added in this order; every sum over ranks uses
  * it. Any float types, the same for all sources; dense, equal counts. Accumulated in f64 if dst or
@@ -190,10 +194,10 @@ void op_normal(Device *dev, Tensor x, uint64_t seed, const Segment *part, double
  * tokens (N) i32. */
 void op_token_forward(Device *dev, Tensor x, Tensor table, Tensor tokens, int64_t first_row);
 /* Computes dtable (V', C) grad =/+= rows of dx (N, C) summed per token in ascending n. "=" zeroes
- * rows without a token. The sums are in the compute type and rounded once. A CUDA device adds the
- * rows of a token that occurs more than 256 times in parts of 256 first, the last one shorter, and
- * then the sums of the parts, in ascending order: on every device the bits are always the same, but
- * for such tokens those of CUDA are not the CPU's. */
+ * rows without a token. The sums are in the compute type and rounded once. If a token occurs more
+ * than 256 times, a CUDA device first adds its rows in parts of 256 (the last part is shorter), and
+ * then the sums of the parts, in ascending order. So each device always gives the same bits, but
+ * for such tokens CUDA gives other bits than the CPU. */
 void op_token_backward(Device *dev, Tensor dtable, Tensor dx, Tensor tokens, int64_t first_row,
                        bool accumulate);
 /* Computes x (N, C) += row positions[n] of table (P, C). positions (N) i32. */
@@ -233,9 +237,9 @@ void op_bias_residual(Device *dev, Tensor y, Tensor a, Tensor bias, Tensor x);
 void op_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, Epilogue epilogue,
                        Tensor pre);
 /* Computes y (N, O) = residual (N, O) + x (N, I) w (O, I)^T + bias (O, if present). The device
- * chooses whether 16-bit storage rounds once or twice. The CPU rounds the product and then the sum:
- * it gives the bits of linear_forward without a bias, followed by bias_residual. CUDA rounds only
- * the sum, unless its library refuses to add in the product. Backward is that of linear_forward,
+ * chooses whether 16-bit storage rounds once or twice. The CPU rounds the product and then the sum,
+ * which gives the same bits as linear_forward without a bias followed by bias_residual. CUDA rounds
+ * only the sum, unless its library refuses to add the residual. Backward is that of linear_forward,
  * and the gradient of residual is dy. */
 void op_linear_residual_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
                                 Tensor residual);
@@ -274,7 +278,11 @@ void op_rope(Device *dev, Tensor x, Tensor table, Tensor positions, bool inverse
 void op_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
                           Attention attention, Tensor first_key);
 /* Computes dq, dk, dv, = or += by `accumulate`, each with the shape of q, k or v and its own
- * strides; dout (B, Tq, H*D); o and lse are those of forward. */
+ * strides; dout (B, Tq, H*D); o and lse are those of forward. dbq (H*D), dbk and dbv (G*D), if
+ * present: grad, dense, = or += by t->accumulate_db the column sums of dq, dk and dv as stored:
+ * rounded to storage and, with `accumulate`, including their previous values.
+ * op_linear_backward_weight computes the same sums as db from dq, dk or dv, on a CPU with the same
+ * bits. Each column is added in parts, and then the parts are added, both in a fixed order. */
 void op_attention_backward(Device *dev, const AttentionTensors *t, bool accumulate,
                            Attention attention);
 
@@ -319,9 +327,9 @@ void op_loss_sum(Device *dev, Tensor stats, Tensor losses, Tensor targets);
  * every rank with the same cuts. */
 #define SQ_NORM_BLOCK 4096
 /* Computes stats (1) f64 += sum of the squares of all elements of x[0], x[1], ..., x[n - 1]: double
- * partial sums of SQ_NORM_BLOCK elements, which begin anew with every tensor, added in ascending
- * order. So the bits are those of n calls with one tensor each. All of one storage type, dense;
- * n >= 0. */
+ * partial sums of SQ_NORM_BLOCK elements, which start again with every tensor, added in ascending
+ * order. So the bits are the same as with n calls with one tensor each. All of one storage type,
+ * dense; n >= 0. */
 void op_sq_norm(Device *dev, Tensor stats, const Tensor *x, int n);
 /* Computes sum (1) i64 += a hash of the bytes of x: the sum, modulo 2^64, of a number for each of
  * its words of 64 bits and the word's index (hash_rule.h). Word 0 of x has the index `first` >= 0.
@@ -332,23 +340,23 @@ void op_sq_norm(Device *dev, Tensor stats, const Tensor *x, int n);
 void op_hash(Device *dev, Tensor sum, Tensor x, int64_t first);
 /* Turns the step's sums into a decision and advances the state. Overflow or non-finite gradients
  * skip the update (lr and t do not advance, samples do), the loss scale changes as in DeepSpeed,
- * and clip = max_norm / (norm + 1e-6) if that is below 1. A loss far above those before is a spike,
- * and skips the update if the constants say so. lr_table (n) f64: lr of update i (the last one is
- * used for all later updates). Clears stats. */
+ * and clip = max_norm / (norm + 1e-6) if that is below 1. A loss far above earlier losses is a
+ * spike; the update is then skipped if constants->skip_spikes is true. lr_table (n) f64: lr of
+ * update i (the last one is used for all later updates). Clears stats. */
 void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecision *decision,
                     Tensor lr_table, const StepConstants *constants);
 /* Updates n >= 0 ranges of weights in one pass. g = grad * decision->grad_scale; AdamW (Loshchilov,
  * Hutter, arXiv:1711.05101), or Adam with L2 if not decoupled, with the hyperparameters
  * hyper[range.group]. master (compute dtype) is updated and rounded into weight (storage); without
- * a master the weight itself is updated. Weights are rounded to nearest even. With `rounding`,
- * which bf16 weights without a master may have and averages in bf16 must have, those weights and
- * averages of squares are rounded up or down at random so that the expected value is exact
+ * a master the weight itself is updated. Weights are rounded to nearest even. `rounding` is allowed
+ * for bf16 weights without a master, and required for averages in bf16. Such weights and averages
+ * of squares are then rounded up or down at random so that the expected value is exact
  * (rounding_rule.h); averages of gradients are rounded to nearest. A weight's update uses the
  * averages before they are rounded. All ranges have the same types, the same operands and the same
  * seed. Does nothing if !decision->apply. The bits are the same on every backend, for every thread
  * count and however weights are divided into ranges. CUDA moves four elements at once only if in
  * all ranges every tensor starts on a boundary of four elements and its length is a multiple of
- * four: a single other range makes the whole call slower. */
+ * four; a single range for which this is false makes the whole call slower. */
 void op_adamw(Device *dev, const UpdateRange *range, int n, const StepDecision *decision,
               const AdamW *hyper);
 /* Updates ranges by torch.optim.SGD's rule: momentum (slot[0], compute, absent when 0), dampening

@@ -23,7 +23,7 @@ void expect(OpId op, bool ok, const char *rule, Operand a, Operand b);
 void expect_matrix(OpId op, Operand a, int64_t rows, int64_t cols, Operand like);
 /* Requires that a is present, dense and has n elements. */
 void expect_vector(OpId op, Operand a, int64_t n, Operand like);
-/* Like expect_vector; also requires exactly this type. */
+/* Like expect_vector, but also requires that a has exactly this type. */
 void expect_typed(OpId op, Operand a, DType dtype, int64_t n, Operand like);
 /* Requires that `like` has a float type and that a has the same type. */
 void expect_storage(OpId op, Operand a, Operand like);
@@ -40,22 +40,23 @@ void expect_argument(OpId op, bool ok, const char *rule, long long value);
 typedef struct {
     const OpTable *table;
     OpId op;
-    int64_t noted; /* number of its entry in the device's flight; 0: none */
+    int64_t noted; /* number of its entry in the device's flight recorder; 0: none */
 } OpCall;
 
-/* Chooses the table for type `table`. Records the start of the call: of an op that computes in
- * `storage` and writes `elements`, in the device's flight; and in the profile if one is attached.
- */
+/* Chooses the table of functions for type `table`. Records the start of the call, of an op that
+ * computes in `storage` and writes `elements` elements, in the device's flight recorder and
+ * profile, if they are attached. */
 OpCall call_begin(Device *dev, OpId op, DType table, DType storage, int64_t elements);
 /* Ends the program with EXIT_UNAVAILABLE and a message that names the op and the device, unless
- * `present`: whether the table's entry is non-NULL. Only ops that are OP_WITHOUT_CUDA in oplist.h
+ * `present` is true (the table's entry is not NULL). Only ops that are OP_WITHOUT_CUDA in oplist.h
  * lack a CUDA implementation. trainer_warm_up calls each op that a run needs once, so such a run
  * ends at its start. */
 void call_require(const Device *dev, OpCall call, bool present);
 void call_end(Device *dev, OpCall call);
 
-/* Elements that a call writes, by the type of its first argument after dev: a tensor, those of the
- * attention's gradients, the step's state, or n ranges of weights. */
+/* Return the number of elements that a call writes. There is one function per type of the first
+ * argument after dev: a tensor, the tensors of attention backward, the step's state, or n ranges of
+ * weights. */
 static inline int64_t written_tensor(Tensor x, int n)
 {
     (void)n;
@@ -65,7 +66,8 @@ static inline int64_t written_tensor(Tensor x, int n)
 static inline int64_t written_gradients(const AttentionTensors *t, int n)
 {
     (void)n;
-    return tensor_count(t->q) + tensor_count(t->k) + tensor_count(t->v);
+    return tensor_count(t->q) + tensor_count(t->k) + tensor_count(t->v) + tensor_count(t->dbq) +
+           tensor_count(t->dbk) + tensor_count(t->dbv);
 }
 
 static inline int64_t written_state(const StepState *state, int n)
@@ -92,8 +94,8 @@ static inline int64_t written_ranges(const UpdateRange *range, int n)
         StepState *: written_state,                                                                \
         const UpdateRange *: written_ranges)(first, _Generic((second), int: (second), default: 1))
 
-/* Tells the recorder, if there is one, and runs the implementation of `name` for this storage type
- * between call_begin and call_end. `dev` is taken from the caller's scope. */
+/* Reports the call to the recorder, if there is one, and runs the implementation of `name` for this
+ * storage type between call_begin and call_end. `dev` is taken from the caller's scope. */
 #define RUN(name, storage, ...) RUN_FROM(name, storage, storage, __VA_ARGS__)
 /* The same with the implementation from the table for the type `table_`. */
 #define RUN_FROM(name, table_, storage, ...)                                                       \

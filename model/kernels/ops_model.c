@@ -94,6 +94,20 @@ void op_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k,
     RUN(attention_forward, q.dtype, dev, o, lse, q, k, v, attention, first_key);
 }
 
+/* Checks the gradients of the biases of q, k and v: all three, of one type, or none. */
+static void check_attention_biases(OpId op, const AttentionTensors *t, Attention a)
+{
+    Operand dbq = {"dbq", t->dbq}, dbk = {"dbk", t->dbk}, dbv = {"dbv", t->dbv};
+    bool present = tensor_present(t->dbq);
+    expect(op, tensor_present(t->dbk) == present, "dbq, dbk and dbv go together", dbk, dbq);
+    expect(op, tensor_present(t->dbv) == present, "dbq, dbk and dbv go together", dbv, dbq);
+    if (!present) return;
+    expect_gradient(op, dbq, (Operand){"q", t->q});
+    expect_typed(op, dbq, t->dbq.dtype, a.heads * a.head_size, (Operand){"q", t->q});
+    expect_typed(op, dbk, t->dbq.dtype, a.kv_heads * a.head_size, (Operand){"k", t->k});
+    expect_typed(op, dbv, t->dbq.dtype, a.kv_heads * a.head_size, (Operand){"v", t->v});
+}
+
 void op_attention_backward(Device *dev, const AttentionTensors *t, bool accumulate,
                            Attention attention)
 {
@@ -110,6 +124,7 @@ void op_attention_backward(Device *dev, const AttentionTensors *t, bool accumula
     expect_apart(op, dk, k);
     expect_apart(op, dv, v);
     expect_apart(op, dq, dout);
+    check_attention_biases(op, t, attention);
     RUN(attention_backward, t->q.dtype, dev, t, accumulate, attention);
 }
 
@@ -210,7 +225,7 @@ void op_hash(Device *dev, Tensor sum, Tensor x, int64_t first)
     expect_argument(OP_hash, (uintptr_t)x.data % 8 == 0, "x begins at a multiple of 8 bytes",
                     (long long)((uintptr_t)x.data % 8));
     expect_argument(OP_hash, first >= 0, "the index of the first word is not negative", first);
-    /* Bytes are read whatever their type, so the table of any type serves all. */
+    /* op_hash reads bytes of any type, so the table of any storage type can be used. */
     RUN_FROM(hash, F32, x.dtype, dev, sum, x, first);
 }
 
@@ -222,8 +237,8 @@ void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecisio
     expect_argument(op, state && stats && decision && constants, "all four records are there", 0);
     expect_typed(op, OPERAND(lr_table), F64, n, OPERAND(lr_table));
     expect_argument(op, n > 0, "the table has a learning rate", n);
-    /* Its numbers are double by contract, so it must also run on a device without f64 tensor ops:
-     * call_begin is given F32. */
+    /* Its numbers are double by contract, but it must also run on a device without f64 ops, so the
+     * F32 table is used. */
     RUN_FROM(step_decide, F32, F64, dev, state, stats, decision, lr_table, constants);
 }
 

@@ -189,7 +189,7 @@ static const Config *settled_on(const Config *config, int capability, double gig
                                 const Config *run)
 {
     char err[300];
-    facts_of_device = (DeviceFacts){capability, (int64_t)(gigabytes * 1e9)};
+    facts_of_device = (DeviceFacts){.capability = capability, .bytes = (int64_t)(gigabytes * 1e9)};
     asks = 0;
     return config_settle(config, &(ConfigFacts){.device = the_device, .run = run}, err, sizeof err);
 }

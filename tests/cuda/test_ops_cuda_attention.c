@@ -80,8 +80,16 @@ static void forward(Device *dev, const Call *c, const Tensor *t, Tensor o, Tenso
 
 static void backward(Device *dev, const Call *c, const Tensor *t)
 {
-    AttentionTensors tensors = {t[DQ], t[DK], t[DV],     t[DOUT],     t[Q],
-                                t[K],  t[V],  t[O_READ], t[LSE_READ], t[FIRST]};
+    AttentionTensors tensors = {.dq = t[DQ],
+                                .dk = t[DK],
+                                .dv = t[DV],
+                                .dout = t[DOUT],
+                                .q = t[Q],
+                                .k = t[K],
+                                .v = t[V],
+                                .o = t[O_READ],
+                                .lse = t[LSE_READ],
+                                .first_key = t[FIRST]};
     op_attention_backward(dev, &tensors, false, attention_of(c));
 }
 

@@ -148,7 +148,7 @@ static void expect_bytes(Recorded *r, OpId op, int64_t bytes)
 }
 
 /* 8 tokens pick rows of tables with 100 and with 5 rows of 16 elements. */
-static void test_tables_count_the_rows_that_are_picked(void **state)
+static void test_tables_count_only_the_selected_rows(void **state)
 {
     Recorded r;
     (void)state;
@@ -316,6 +316,14 @@ static void test_attention_counts_the_pairs_that_the_causal_mask_allows(void **s
     const int64_t wide = 3 * 4 * 128 * 2, narrow = 3 * 6 * 32 * 2;
     op_attention_backward(&r.dev, &t, true, a);
     expect_bytes(&r, OP_attention_backward, 5 * wide + 6 * narrow + 3 * 8 * 4 * 4);
+    /* Gradients of biases, which are added to. */
+    t.dbq = vector(10, F32, 128);
+    t.dbk = vector(11, F32, 32);
+    t.dbv = vector(12, F32, 32);
+    t.accumulate_db = true;
+    op_attention_backward(&r.dev, &t, true, a);
+    expect_bytes(&r, OP_attention_backward,
+                 5 * wide + 6 * narrow + 3 * 8 * 4 * 4 + 2 * (128 + 32 + 32) * 4);
     a.causal_offset = 4;
     op_attention_forward(&r.dev, o, lse, q, k, v, a, NO_TENSOR);
     expect_shape(&r, OP_attention_forward, 24, 4, 16, 2 * 2.0 * 23 * 24 * 16);
@@ -352,7 +360,7 @@ static void check_names(const char *parameters, const char *names)
     if (listed != commas) fail_msg("%s: %d names", parameters, listed);
 }
 
-static void test_the_names_of_arguments_are_those_of_the_list(void **state)
+static void test_the_names_of_arguments_equal_those_in_the_list_of_ops(void **state)
 {
     (void)state;
 #define OP(name, parameters) check_names(listed_##name, TEXT(ARGUMENTS_##name));
@@ -366,14 +374,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_op_has_the_cost_of_its_operands),
-        cmocka_unit_test(test_tables_count_the_rows_that_are_picked),
+        cmocka_unit_test(test_tables_count_only_the_selected_rows),
         cmocka_unit_test(test_updates_count_every_operand_of_every_range),
         cmocka_unit_test(test_a_hash_counts_its_bytes),
         cmocka_unit_test(test_a_decision_counts_its_records_and_one_learning_rate),
         cmocka_unit_test(test_sums_of_a_step_are_recorded_as_f64),
         cmocka_unit_test(test_products_have_rows_columns_and_depth),
         cmocka_unit_test(test_attention_counts_the_pairs_that_the_causal_mask_allows),
-        cmocka_unit_test(test_the_names_of_arguments_are_those_of_the_list),
+        cmocka_unit_test(test_the_names_of_arguments_equal_those_in_the_list_of_ops),
     };
     return cmocka_run_group_tests_name("op record", tests, NULL, NULL);
 }

@@ -28,7 +28,7 @@ typedef struct {
     int count;
     OperandSpec spec[CASE_OPERANDS];
     OracleCall oracle;
-    double *start[CASE_OPERANDS];
+    double *start[CASE_OPERANDS]; /* of an output that is not read: 0 */
     Guarded guarded[CASE_OPERANDS];
     Tensor tensor[CASE_OPERANDS];
     char name[256];
@@ -183,7 +183,7 @@ static void check_after(const Trial *t, bool factors)
         if (s->role == ROLE_IN && !shared(t, i) && !guarded_intact(g))
             fail_msg("%s: changes its input %s", t->name, s->name);
         if (s->role == ROLE_IN) continue;
-        if (s->sums_of) oracle_column_sums(t->oracle.v[i], t->tensor[s->sums_of - 1]);
+        if (s->sums_of) oracle_column_sums(t->oracle.v[i], t->start[i], t->tensor[s->sums_of - 1]);
         DType dtype = operand_dtype(t, i), compute = dtype_compute(t->storage);
         double unit = dtype_info[s->type == TYPE_F64 ? F64 : compute].roundoff;
         double roundings = s->roundings + (factors ? s->factors : 0);

@@ -1,5 +1,5 @@
-/* test_ops_doors.c -- tests of the op_ functions: rejected operands and their error messages, what
- * the profile records, and the ops that accept any type. */
+/* test_ops_doors.c -- tests of the op_ functions: rejected operands and their error messages, and
+ * what the profile records. */
 #include "model/core/check.h"
 #include "model/kernels/op_cases.h"
 #include "tests/support/device/op_devices.h"
@@ -15,67 +15,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-/* ---- conversions ----------------------------------------------------------------------------- */
-
-enum { COPIED = 304 };
-
-/* Copies n elements, among them special values and ties, and compares them with the scalar
- * conversions. */
-static void check_copy(TestDevice *d, DType from, DType to, int n)
-{
-    static const double special[] = {0,      -0.0,    1,        65504,    65520,     1e-8,
-                                     3e-6,   -6.1e-5, 0x1.01p0, 0x1.03p0, 0x1.002p0, 0x1.006p0,
-                                     3.4e38, 1e30,    HUGE_VAL, -HUGE_VAL};
-    const int n_special = (int)(sizeof special / sizeof *special);
-    double x[COPIED], y[COPIED] = {0};
-    for (int k = 0; k < n; k++)
-        dtype_set(from, x, k, k < n_special ? special[k] : drawn_normal(15, k));
-    Tensor far_x = device_put(&d->device, tensor_1d(x, from, n));
-    Tensor far_y = device_put(&d->device, tensor_1d(y, to, n));
-    op_copy(&d->device, far_y, far_x);
-    device_take(&d->device, tensor_1d(y, to, n), far_y);
-    device_drop(&d->device, far_x);
-    for (int k = 0; k < n; k++) {
-        double expected;
-        dtype_set(to, &expected, 0, dtype_get(from, x, k));
-        if (dtype_get(to, y, k) != dtype_get(to, &expected, 0))
-            fail_msg("%s: %s to %s, element %d of %d: %a becomes %a, not %a", d->name,
-                     dtype_name(from), dtype_name(to), k, n, dtype_get(from, x, k),
-                     dtype_get(to, y, k), dtype_get(to, &expected, 0));
-    }
-}
-
-/* Copies between any two float types, in whole packs of 16 bytes and in single elements. */
-static void copy_converts_between_all_types(void **state)
-{
-    (void)state;
-    for (int i = 0; i < devices.count; i++)
-        for (DType from = F64; from <= F16; from++)
-            for (DType to = F64; to <= F16; to++) {
-                TestDevice *d = &devices.item[i];
-                if (!device_has_storage(&d->device, from) || !device_has_storage(&d->device, to))
-                    continue;
-                check_copy(d, from, to, COPIED);
-                check_copy(d, from, to, COPIED - 3);
-            }
-}
-
-static void fill_writes_every_type(void **state)
-{
-    (void)state;
-    for (int i = 0; i < devices.count; i++)
-        for (DType t = F64; t < DTYPE_COUNT; t++) {
-            double buffer[19] = {0};
-            Device *dev = &devices.item[i].device;
-            if (!device_has_storage(dev, t)) continue;
-            Tensor near = tensor_1d(buffer, t, 19), far = device_put(dev, near);
-            op_fill(dev, far, 3);
-            device_take(dev, near, far);
-            for (int k = 0; k < 19; k++)
-                assert_true(dtype_get(t, buffer, k) == 3);
-        }
-}
 
 /* ---- checks of calls
  * ------------------------------------------------------------------------------
@@ -123,6 +62,11 @@ static Tensor here(int i, int64_t rows, int64_t cols)
     return tensor_2d(spare[i], F32, rows, cols);
 }
 
+static Tensor row(int i, int64_t n)
+{
+    return tensor_1d(spare[i], F32, n);
+}
+
 static void wrong_shape(Device *dev)
 {
     op_add(dev, here(0, 4, 3), here(1, 4, 3), here(1, 4, 2));
@@ -167,6 +111,46 @@ static void bad_heads(Device *dev)
                          (Attention){3, 2, 2, 0, 1}, NO_TENSOR);
 }
 
+/* 2 rows, 3 query heads and 1 kv head of 2; the biases' gradients are what the caller says. */
+static void biases_of_attention(Device *dev, Tensor dbq, Tensor dbk, Tensor dbv)
+{
+    Tensor wide = tensor_3d(spare[0], F32, 1, 2, 6), narrow = tensor_3d(spare[0], F32, 1, 2, 2);
+    AttentionTensors t = {.dq = tensor_3d(spare[1], F32, 1, 2, 6),
+                          .dk = tensor_3d(spare[1], F32, 1, 2, 2),
+                          .dv = tensor_3d(spare[1], F32, 1, 2, 2),
+                          .dout = wide,
+                          .q = wide,
+                          .k = narrow,
+                          .v = narrow,
+                          .o = wide,
+                          .lse = tensor_3d(spare[0], F32, 1, 3, 2),
+                          .dbq = dbq,
+                          .dbk = dbk,
+                          .dbv = dbv};
+    op_attention_backward(dev, &t, false, (Attention){3, 1, 2, 0, 1});
+}
+
+static void a_bias_of_q_alone(Device *dev)
+{
+    biases_of_attention(dev, row(1, 6), NO_TENSOR, NO_TENSOR);
+}
+
+static void a_bias_of_all_heads(Device *dev)
+{
+    biases_of_attention(dev, row(1, 6), row(1, 6), row(1, 6));
+}
+
+static void biases_of_two_types(Device *dev)
+{
+    biases_of_attention(dev, row(1, 6), row(1, 2), tensor_1d(spare[1], F64, 2));
+}
+
+static void a_rounded_bias(Device *dev)
+{
+    Tensor two = tensor_1d(spare[1], BF16, 2);
+    biases_of_attention(dev, tensor_1d(spare[1], BF16, 6), two, two);
+}
+
 static void bad_vocabulary(Device *dev)
 {
     int32_t target[2] = {0, 0};
@@ -179,11 +163,6 @@ static void bad_gradient_type(Device *dev)
     int32_t token[2] = {0, 0};
     op_token_backward(dev, tensor_2d(spare[0], F16, 2, 3), tensor_2d(spare[1], BF16, 2, 3),
                       tensor_1d(token, I32, 2), 0, false);
-}
-
-static Tensor row(int i, int64_t n)
-{
-    return tensor_1d(spare[i], F32, n);
 }
 
 /* Column sums would mix the heads. */
@@ -286,6 +265,18 @@ static void a_part_wider_than_the_whole(Device *dev)
     op_normal(dev, here(0, 1, 4), 1, &(Segment){.cols = 3, .whole_cols = 2}, 1);
 }
 
+/* Averages in bf16 with f32 masters, whose weights are not rounded stochastically. */
+static void averages_without_segments(Device *dev)
+{
+    static const AdamW hyper[UPDATE_GROUPS];
+    StepDecision decision = {.apply = 1, .update = 1};
+    UpdateRange range = {.weight = tensor_1d(spare[0], BF16, 8),
+                         .grad = tensor_1d(spare[0] + 8, BF16, 8),
+                         .master = tensor_1d(spare[0] + 16, F32, 8),
+                         .slot = {tensor_1d(spare[1], BF16, 8), tensor_1d(spare[1] + 8, BF16, 8)}};
+    op_adamw(dev, &range, 1, &decision, hyper);
+}
+
 static void invalid_operands_are_refused_with_op_and_operand(void **state)
 {
     (void)state;
@@ -296,6 +287,10 @@ static void invalid_operands_are_refused_with_op_and_operand(void **state)
     expect_refusal(overlapping, "op_linear_backward_input", "dx is (3, 3) f32");
     expect_refusal(backward_of_a_sum, "op_linear_backward_input", "the epilogue is none or gelu");
     expect_refusal(bad_heads, "op_attention_forward", "kv heads divide heads");
+    expect_refusal(a_bias_of_q_alone, "op_attention_backward", "dbq, dbk and dbv go together");
+    expect_refusal(a_bias_of_all_heads, "op_attention_backward", "dbk is (6) f32");
+    expect_refusal(biases_of_two_types, "op_attention_backward", "dbv is f64, not f32");
+    expect_refusal(a_rounded_bias, "op_attention_backward", "dbq is (6) bf16");
     expect_refusal(bad_vocabulary, "op_loss", "got 6");
     expect_refusal(bad_gradient_type, "op_token_backward", "dtable is (2, 3) f16");
     expect_refusal(columns_of_heads, "op_norm_backward", "columns go with a w as long as a row");
@@ -312,6 +307,8 @@ static void invalid_operands_are_refused_with_op_and_operand(void **state)
     expect_refusal(terms_of_one_number, "op_loss_terms", "not dense with 4 elements");
     expect_refusal(a_part_past_its_place, "op_normal", "got 1");
     expect_refusal(a_part_wider_than_the_whole, "op_normal", "got 3");
+    expect_refusal(averages_without_segments, "op_adamw",
+                   "averages in bf16 are rounded stochastically: slot[1] is (8) bf16");
     expect_refusal(short_columns, "op_linear_backward_weight", "columns is (3) f32");
 }
 
@@ -375,8 +372,6 @@ static void benchmark_calls_scale_with_the_number_of_tokens(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(copy_converts_between_all_types),
-        cmocka_unit_test(fill_writes_every_type),
         cmocka_unit_test(invalid_operands_are_refused_with_op_and_operand),
         cmocka_unit_test(an_op_that_a_backend_lacks_ends_the_program_with_its_name),
         cmocka_unit_test(the_profile_counts_calls_and_lists_matrix_multiplications),

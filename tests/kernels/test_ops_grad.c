@@ -1,5 +1,5 @@
 /* test_ops_grad.c -- compares every backward op with numerical derivatives of its forward op, in
- * f64 (gradcheck.h). */
+ * f64 (gradcheck.h). Attention is in test_ops_attention.c. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/model/gradcheck.h"
@@ -207,7 +207,7 @@ static void activation_backward_matches_finite_differences(void **state)
     }
 }
 
-/* ---- rope and attention -----------------------------------------------------------------------
+/* ---- rope -------------------------------------------------------------------------------------
  */
 
 static double rope_loss(const Function *f)
@@ -243,67 +243,6 @@ static void the_inverse_of_rope_is_its_transpose(void **state)
         assert_true(fabs(f->scratch[0][i] - f->input[0].x[i]) <=
                     8 * 0x1p-53 * fmax(1, fabs(f->input[0].x[i])) * 4);
     function_check(f, "rope");
-}
-
-typedef struct {
-    int64_t batch, tq, tk;
-    Attention a;
-    bool first_key;
-} AttentionCase;
-
-static Tensor heads(double *x, int64_t batch, int64_t t, int64_t cols)
-{
-    return tensor_3d(x, F64, batch, t, cols);
-}
-
-static Tensor first_keys(const Function *f)
-{
-    const AttentionCase *s = f->options;
-    return s->first_key ? tensor_1d((void *)f->index, I32, s->batch * s->tq) : NO_TENSOR;
-}
-
-static double attention_loss(const Function *f)
-{
-    const AttentionCase *s = f->options;
-    int64_t hd = s->a.heads * s->a.head_size, gd = s->a.kv_heads * s->a.head_size;
-    op_attention_forward(&cpu, heads(f->scratch[0], s->batch, s->tq, hd),
-                         heads(f->scratch[1], s->batch, s->a.heads, s->tq),
-                         heads(f->input[0].x, s->batch, s->tq, hd),
-                         heads(f->input[1].x, s->batch, s->tk, gd),
-                         heads(f->input[2].x, s->batch, s->tk, gd), s->a, first_keys(f));
-    return weighted(f, f->scratch[0], s->batch * s->tq * hd, 0);
-}
-
-static void attention_backward_matches_finite_differences(void **state)
-{
-    (void)state;
-    static const AttentionCase shape[] = {
-        {2, 7, 7, {3, 3, 5, 0, 0.45}, false},   {1, 9, 9, {4, 2, 8, 0, 0.35}, false},
-        {2, 9, 9, {4, 1, 4, 0, 0.5}, true},     {1, 3, 11, {4, 2, 8, 8, 0.35}, false},
-        {1, 5, 9, {2, 1, 3, 2, 0.6}, true},     {2, 6, 4, {2, 2, 5, 6, 0.4}, false},
-        {1, 70, 70, {2, 1, 16, 0, 0.25}, true},
-    };
-    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
-        const AttentionCase *s = &shape[i];
-        int64_t hd = s->a.heads * s->a.head_size, gd = s->a.kv_heads * s->a.head_size;
-        Function *f = function_create(attention_loss, s);
-        AttentionTensors t = {0};
-        t.q = heads(function_input(f, "q", s->batch * s->tq * hd), s->batch, s->tq, hd);
-        t.k = heads(function_input(f, "k", s->batch * s->tk * gd), s->batch, s->tk, gd);
-        t.v = heads(function_input(f, "v", s->batch * s->tk * gd), s->batch, s->tk, gd);
-        for (int64_t query = 0; query < s->batch * s->tq; query++)
-            f->index[query] = (int32_t)(query % s->tq * 2 / 3);
-        attention_loss(f);
-        t.dq = heads(f->input[0].dx, s->batch, s->tq, hd);
-        t.dk = heads(f->input[1].dx, s->batch, s->tk, gd);
-        t.dv = heads(f->input[2].dx, s->batch, s->tk, gd);
-        t.dout = heads(f->weight, s->batch, s->tq, hd);
-        t.o = heads(f->scratch[0], s->batch, s->tq, hd);
-        t.lse = heads(f->scratch[1], s->batch, s->a.heads, s->tq);
-        t.first_key = first_keys(f);
-        op_attention_backward(&cpu, &t, false, s->a);
-        function_check(f, "attention");
-    }
 }
 
 /* ---- loss and embedding -----------------------------------------------------------------------
@@ -391,7 +330,6 @@ int main(void)
         cmocka_unit_test(linear_residual_backward_matches_finite_differences),
         cmocka_unit_test(activation_backward_matches_finite_differences),
         cmocka_unit_test(the_inverse_of_rope_is_its_transpose),
-        cmocka_unit_test(attention_backward_matches_finite_differences),
         cmocka_unit_test(loss_backward_matches_finite_differences),
         cmocka_unit_test(embedding_backward_matches_finite_differences),
     };

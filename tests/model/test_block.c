@@ -1,5 +1,5 @@
-/* test_block.c -- tests a single block: the gradient of its input, and the column sums that are
- * kept with the gradient of the residual stream. */
+/* test_block.c -- tests a single block: the gradient of its input, the column sums that are kept
+ * with the gradient of the residual stream, and the gradients of biases that attention computes. */
 #include "model/core/check.h"
 #include "tests/support/model/model_fixture.h"
 #include "tests/support/model/tensor_ranks.h"
@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -168,12 +169,115 @@ static void test_backward_uses_valid_column_sums_and_ignores_stale_ones(void **s
     alone_close(&a);
 }
 
+/* ---- gradients of biases from attention -------------------------------------------------------
+ */
+
+/* A device's table of ops for f64 that counts which calls compute the gradients of biases. */
+typedef struct {
+    OpTable table; /* first: the device's pointer to it is one to the spy */
+    const OpTable *real;
+    int attention, linear;
+} BiasSpy;
+
+static BiasSpy *spy_of(const Device *dev)
+{
+    union {
+        const OpTable *table;
+        BiasSpy *spy;
+    } from = {.table = dev->ops_f64};
+    return from.spy;
+}
+
+static void spied_attention_backward(Device *dev, const AttentionTensors *t, bool accumulate,
+                                     Attention attention)
+{
+    spy_of(dev)->attention += tensor_present(t->dbq);
+    spy_of(dev)->real->attention_backward(dev, t, accumulate, attention);
+}
+
+static void spied_linear_backward_weight(Device *dev, Tensor dw, Tensor db, Tensor dy, Tensor x,
+                                         Tensor columns, bool accumulate)
+{
+    spy_of(dev)->linear += tensor_present(db);
+    spy_of(dev)->real->linear_backward_weight(dev, dw, db, dy, x, columns, accumulate);
+}
+
+static void spy_open(BiasSpy *spy, Device *dev, bool attention_sums_biases)
+{
+    *spy = (BiasSpy){.table = *dev->ops_f64, .real = dev->ops_f64};
+    spy->table.attention_backward = spied_attention_backward;
+    spy->table.linear_backward_weight = spied_linear_backward_weight;
+    dev->ops_f64 = &spy->table;
+    dev->attention_sums_biases = attention_sums_biases;
+}
+
+enum { MICROS = 3 };
+
+/* Returns the gradients of a model after MICROS micro-batches on the CPU. */
+static unsigned char *gradients_of(const GptShape *s, bool attention_sums_biases, BiasSpy *spy,
+                                   size_t *bytes)
+{
+    Fixture f;
+    fixture_open_on(&f, "cpu", s, 2, 7, MICROS, 2, 0);
+    spy_open(spy, &f.dev, attention_sums_biases);
+    fixture_backward(&f);
+    unsigned char *all = fixture_gradients(&f, bytes);
+    fixture_close(&f);
+    return all;
+}
+
+/* Compares the gradients with and without, bit by bit, and counts who computed them. `moved`:
+ * attention computes those of q, k and v. */
+static void check_moved(const GptShape *s, bool moved)
+{
+    BiasSpy spy[2];
+    size_t bytes[2];
+    unsigned char *gradients[2];
+    for (int i = 0; i < 2; i++)
+        gradients[i] = gradients_of(s, i, &spy[i], &bytes[i]);
+    assert_int_equal(bytes[0], bytes[1]);
+    assert_memory_equal(gradients[0], gradients[1], bytes[0]);
+    int calls = s->dtype == F64 && moved ? MICROS * (int)s->L : 0;
+    assert_int_equal(spy[0].attention, 0);
+    assert_int_equal(spy[1].attention, calls);
+    assert_int_equal(spy[0].linear - spy[1].linear, calls);
+    free(gradients[0]);
+    free(gradients[1]);
+}
+
+/* On a device whose attention sums the gradients of biases, the block asks for them: with one kv
+ * head per query head or fewer, with recompute, and in every dtype. Between q or k and attention
+ * there must be neither a rotation nor a norm, and biases must exist. */
+static void test_attention_computes_the_gradients_of_biases_with_the_same_bits(void **state)
+{
+    (void)state;
+    for (int i = 0; i < FIXTURE_BIASES; i++) {
+        GptShape s = fixture_shape();
+        fixture_set_biases(&s, i);
+        s.G = i == 2 ? 1 : 4;
+        s.recompute = i == 1 ? RECOMPUTE_SELECTIVE : i == 2 ? RECOMPUTE_FULL : RECOMPUTE_NONE;
+        check_moved(&s, s.attention_bias != ATTENTION_BIAS_NONE);
+    }
+    GptShape rotated = fixture_shape(), normed = fixture_shape();
+    rotated.position = POSITION_ROPE;
+    normed.qk_norm = true;
+    check_moved(&rotated, false);
+    check_moved(&normed, false);
+    for (DType dtype = F32; dtype <= F16; dtype++) {
+        GptShape s = fixture_with_dtype(fixture_shape(), dtype);
+        check_moved(&s, true);
+        s.grad_dtype = dtype;
+        check_moved(&s, true);
+    }
+}
+
 /* ---- tensor-parallel ranks ------------------------------------------------------------------- */
 
 /* The block's gradients and its input's gradient on one rank. */
 typedef struct {
     GptShape shape;
     bool sequence_parallel;
+    bool attention_sums_biases; /* of the ranks' devices */
     Alone *one;
 } Over;
 
@@ -206,10 +310,14 @@ static void block_on_rank(Comm *world, void *context)
                     .micros = 1};
     Alone a = {0};
     ranked_open(&a.f, world, &over->shape, &c);
+    BiasSpy spy;
+    spy_open(&spy, &a.f.dev, over->attention_sums_biases);
     alone_begin(&a);
     alone_forward(&a, 0);
     alone_backward(&a);
     alone_end(&a);
+    if (spy.attention != (int)over->attention_sums_biases)
+        rank_wrong(world, "attention computed gradients of biases %d times", spy.attention);
     visit_extents(&a.f, true, compare_with_one, both);
     const double *d = a.grad.d.data, *one = over->one->grad.d.data;
     for (int64_t i = 0; i < tensor_count(a.grad.d); i++)
@@ -240,12 +348,35 @@ static void test_bias_gradients_on_ranks_are_right_without_column_sums(void **st
     }
 }
 
+/* The biases of this rank's heads, of all rows; four ranks share two kv heads, whose k and v are
+ * then another linear than q. */
+static void test_attention_computes_the_gradients_of_biases_of_its_ranks_heads(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        Alone one;
+        Over over = {.shape = fixture_shape(),
+                     .sequence_parallel = i == 1,
+                     .attention_sums_biases = true,
+                     .one = &one};
+        over.shape.G = i == 2 ? 2 : 4;
+        alone_open(&one, &over.shape);
+        alone_forward(&one, 0);
+        alone_backward(&one);
+        alone_end(&one);
+        thread_ranks(i == 2 ? 4 : 2, 60, block_on_rank, &over);
+        alone_close(&one);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_input_gradient_of_a_block_matches_finite_differences),
         cmocka_unit_test(test_backward_uses_valid_column_sums_and_ignores_stale_ones),
+        cmocka_unit_test(test_attention_computes_the_gradients_of_biases_with_the_same_bits),
         cmocka_unit_test(test_bias_gradients_on_ranks_are_right_without_column_sums),
+        cmocka_unit_test(test_attention_computes_the_gradients_of_biases_of_its_ranks_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

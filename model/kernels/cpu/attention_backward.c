@@ -1,6 +1,7 @@
 /* attention_backward.c -- attention backward on the CPU. With the scores S, the weights P = exp(S -
- * lse) and delta = rowsum(dO o): dV = P^T dO, dP = dO V^T, dS = P (dP - delta) scale, dQ = dS K, dK
- * = dS^T Q. P is recomputed block by block from q, k and lse (Dao et al., arXiv:2205.14135).
+ * lse) and delta = rowsum(dO o), it computes dV = P^T dO, dP = dO V^T, dS = P (dP - delta) scale,
+ * dQ = dS K, dK = dS^T Q. P is recomputed block by block from q, k and lse (Dao et al.,
+ * arXiv:2205.14135).
  *
  * Normally a task is one key/value head of one batch row and computes all three gradients. If there
  * are fewer such heads than threads need, a head is split into tasks: some own queries and compute
@@ -8,6 +9,7 @@
  * which takes seven matrix multiplications instead of five but allows any number of tasks. Either
  * way, every element is computed by one task in a fixed order of summation. */
 #include "model/kernels/cpu/attention.h"
+#include "model/kernels/cpu/column_sum.h"
 
 /* Uses fused multiply-adds if the level has them; in ISO mode the compiler would not. */
 #pragma GCC optimize("fp-contract=fast")
@@ -162,14 +164,14 @@ static void sums_store(const BackwardCall *f, const Part *x, Tensor g, int64_t l
     }
 }
 
-/* All that the task has to do for one block of one head's queries. */
+/* Computes everything that the task must compute for one block of one head's queries. */
 static void queries_backward(const BackwardCall *f, const Part *x, int64_t head, int64_t t,
                              int64_t n)
 {
     const AttentionCall *h = &f->call;
     int64_t start = max_i64(block_keys_first(h, x->b, t, n), x->key);
     int64_t end = min_i64(keys_end(h, t + n - 1), x->key_end);
-    /* Queries that see no key have a dQ all the same: below it is stored as zero, or kept. */
+    /* Queries that see no key still have a dQ: below, zeros are stored or added. */
     if (start >= end && !x->want_dq) return;
     int64_t keys = min_i64(f->key_block, end - start);
     head_prefetch(h, h->q, h->tq, x->b, head, t, n);
@@ -211,8 +213,8 @@ static void part_scratch(const BackwardCall *f, Part *x, int worker)
     x->dv = x->dk + owned;
 }
 
-/* Returns the task's work: a whole key/value head or, with split, a part of its keys (the first
- * parts) or of its queries. */
+/* Returns the work of a task: a whole key/value head or, if heads are split, a part of its keys
+ * (the first tasks of a head) or of its queries. */
 static Part part_take(const BackwardCall *f, int64_t task, int worker)
 {
     const AttentionCall *h = &f->call;
@@ -258,8 +260,9 @@ static void backward_task(void *context, int64_t task, int worker)
     streams_end();
 }
 
-/* Whole heads or parts: by what the slowest thread has to do, in products (five for a whole head,
- * seven for a split one that is shared out evenly), and by what fits the workspace. */
+/* Decides whether tasks are whole heads or parts, by the number of products that the slowest thread
+ * computes (five per whole head; seven per split head, divided evenly), and by the size of the
+ * workspace. */
 static void backward_plan(BackwardCall *f)
 {
     const AttentionCall *h = &f->call;
@@ -298,4 +301,8 @@ void CPU(attention_backward)(Device *dev, const AttentionTensors *t, bool accumu
     backward_plan(&f);
     int64_t pairs = f.call.batch * attention.kv_heads;
     pool_run(dev->pool, f.split ? pairs * (f.key_parts + f.query_parts) : pairs, backward_task, &f);
+    if (!tensor_present(t->dbq)) return;
+    CPU(bias_gradient)(dev, t->dbq, t->dq, t->accumulate_db);
+    CPU(bias_gradient)(dev, t->dbk, t->dk, t->accumulate_db);
+    CPU(bias_gradient)(dev, t->dbv, t->dv, t->accumulate_db);
 }

@@ -1,5 +1,5 @@
-/* column_sum.h -- sums of a strip of columns, in an order that depends neither on the number of
- * threads nor on how the columns are divided. */
+/* column_sum.h -- sums of columns, in an order that depends neither on the number of threads nor on
+ * how the columns are divided, and the gradient of a bias. */
 #ifndef MODEL_KERNELS_CPU_COLUMN_SUM_H
 #define MODEL_KERNELS_CPU_COLUMN_SUM_H
 
@@ -12,5 +12,11 @@ enum { STRIP = 256 };
  * groups, so the rounding error grows with the group's length plus the number of groups, not with
  * their product. */
 void CPU(strip_sums)(Tensor x, int64_t col, int64_t n, real *sum);
+
+/* Sets elements [col, col + n) of db to `columns`, or without them to the sums of the columns of x;
+ * adds them with `accumulate`; rounds once. columns: reals. */
+void CPU(bias_part)(Tensor db, Tensor columns, Tensor x, int64_t col, int64_t n, bool accumulate);
+/* Computes db (C) = the sums of the columns of x (N, C), or += with `accumulate`; rounds once. */
+void CPU(bias_gradient)(Device *dev, Tensor db, Tensor x, bool accumulate);
 
 #endif

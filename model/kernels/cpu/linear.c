@@ -66,8 +66,8 @@ static TileGrid grid_cut(int64_t m, int64_t n, int64_t k, int threads)
 
 static Tile grid_tile(const TileGrid *g, int64_t task)
 {
-    /* Consecutive tasks go down a column of tiles, so tiles computed at the same time share their
-     * part of b. */
+    /* Consecutive tasks are in the same column of tiles, so tiles that are computed at the same
+     * time share their part of b. */
     int64_t i = task % g->rows, j = task / g->rows;
     Tile t = {.row = pool_cut(g->m, g->rows, TILE_GRAIN, i),
               .col = pool_cut(g->n, g->cols, TILE_GRAIN, j)};
@@ -88,7 +88,7 @@ typedef struct {
     Tensor out, pre,
         bias; /* forward: y, pre, bias; backward input: dx, pre; backward weight: dw, db as bias */
     Tensor residual; /* forward: what y adds to the rounded product, before the bias */
-    Tensor columns;  /* backward weight: the column sums of dy, if the caller has them */
+    Tensor columns;  /* backward weight: the column sums of dy, if the caller has computed them */
     Epilogue epilogue;
     bool accumulate;
 } ProductJob;
@@ -182,7 +182,7 @@ static void forward_row(const ProductJob *job, int64_t row, const Tile *t, real 
 }
 
 /* Adds residual and bias (if not NULL) to one row of a tile. The product in value (cols) is rounded
- * first, so the bits are those of linear_forward followed by bias_residual. */
+ * first, so the bits are the same as with linear_forward followed by bias_residual. */
 static void residual_add(const ProductJob *job, int64_t row, const Tile *t, real *restrict value,
                          const real *restrict bias, real *restrict buffer)
 {
@@ -225,7 +225,7 @@ static void forward_task(void *context, int64_t task, int worker)
         forward_row(job, t.row + i, &t, c + i * ldc, bias);
 }
 
-/* Runs y = x w^T with what else the job says. */
+/* Computes y = x w^T with the job's bias, residual and epilogue. */
 static void forward_run(ProductJob job, Tensor y, Tensor x, Tensor w)
 {
     job.k = tensor_cols(x);
@@ -306,20 +306,6 @@ void CPU(linear_backward_input)(Device *dev, Tensor dx, Tensor dy, Tensor w, Epi
     pool_run(dev->pool, job.grid.rows * job.grid.cols, backward_input_task, &job);
 }
 
-/* Computes the bias gradient in columns [col, col + n), from the column sums that the caller has or
- * from sums computed here. */
-static void bias_gradient(const ProductJob *job, int64_t col, int64_t n)
-{
-    real sum[STRIP], old[STRIP];
-    for (int64_t end = col + n; col < end; col += STRIP) {
-        int64_t part = end - col < STRIP ? end - col : STRIP;
-        bool known = tensor_present(job->columns);
-        if (!known) CPU(strip_sums)(job->a, col, part, sum);
-        rounded_store(job->bias, 0, col, known ? element(job->columns, 0, col) : sum, part,
-                      job->accumulate, old);
-    }
-}
-
 static void backward_weight_task(void *context, int64_t task, int worker)
 {
     const ProductJob *job = context;
@@ -330,7 +316,9 @@ static void backward_weight_task(void *context, int64_t task, int worker)
          * tasks and the tasks sum equally many columns. */
         int64_t parts = job->grid.cols, part = task / job->grid.rows;
         int64_t first = pool_cut(t.rows, parts, TILE_GRAIN, part);
-        bias_gradient(job, t.row + first, pool_cut(t.rows, parts, TILE_GRAIN, part + 1) - first);
+        CPU(bias_part)
+        (job->bias, job->columns, job->a, t.row + first,
+         pool_cut(t.rows, parts, TILE_GRAIN, part + 1) - first, job->accumulate);
     }
     if (job->out.dtype == REAL_DTYPE) {
         job_product(job, worker, t, &s, job->accumulate ? 1 : 0, element(job->out, t.row, t.col),

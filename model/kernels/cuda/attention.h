@@ -1,9 +1,10 @@
-/* attention.h -- declares the two implementations of attention on CUDA; attention.c chooses between
- * them.
+/* attention.h -- declares the three implementations of attention on CUDA; attention.c chooses
+ * between them.
  *
  * "Plain" computes in float and accepts head sizes up to 256 and all storage types. It is used for
- * f32, and the tests compare the other implementation with it. "Flash" uses tensor cores and needs
- * 16-bit storage. */
+ * f32, and the tests compare the other implementations with it. "Flash" uses tensor cores and needs
+ * 16-bit storage. "Hopper" also uses instructions that only compute capability 9.0 has, and is used
+ * on request; it needs 16-bit storage and head size 64 or 128. */
 #ifndef MODEL_KERNELS_CUDA_ATTENTION_H
 #define MODEL_KERNELS_CUDA_ATTENTION_H
 
@@ -13,11 +14,12 @@
 extern "C" {
 #endif
 
-/* Largest head size that both implementations accept. */
+/* Largest head size that the CPU and the portable CUDA kernels accept. */
 enum { ATTENTION_MAX_HEAD = 256 };
 
 /* For the contracts of these functions see op_attention_forward and op_attention_backward in ops.h.
- */
+ * The plain and flash functions do not compute the gradients of the biases of q, k and v;
+ * attention.c does it after them. */
 void plain_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
                              Attention attention, Tensor first_key);
 void plain_attention_backward(Device *dev, const AttentionTensors *t, bool accumulate,
@@ -27,6 +29,18 @@ void flash_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor
                              Attention attention, Tensor first_key);
 void flash_attention_backward(Device *dev, const AttentionTensors *t, bool accumulate,
                               Attention attention);
+
+/* The kernels for Hopper are compiled for sm_90a alone. Returns whether the program has them. A
+ * build without sm_90a has functions in their place that end the program. */
+bool hopper_attention_built(void);
+void hopper_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+                              Attention attention, Tensor first_key);
+void hopper_attention_backward(Device *dev, const AttentionTensors *t, bool accumulate,
+                               Attention attention);
+
+/* Computes the gradients of the biases of q, k and v, if the call requests them, by reading dq, dk
+ * and dv again. */
+void attention_bias_sums(Device *dev, const AttentionTensors *t);
 
 /* Returns how many of `pairs` (batch row, kv head) pairs one pass of backward can process. Each
  * pair needs `each` floats of workspace. Ends the program if not even one pair fits. */

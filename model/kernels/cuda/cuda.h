@@ -24,7 +24,7 @@ extern "C" {
 
 enum { CUDA_COMPUTE, CUDA_COPY, CUDA_COMM, CUDA_P2P, CUDA_TP, CUDA_UPDATE, CUDA_STREAMS };
 
-/* Bytes of scratch memory that each stream has of its own, whatever the default above is. */
+/* Bytes of scratch memory of each stream, in addition to the scratch memory above. */
 enum { CUDA_STREAM_SCRATCH = 256 };
 
 typedef struct CudaDevice {
@@ -36,6 +36,9 @@ typedef struct CudaDevice {
     struct Lt *lt;       /* cuBLASLt and its plans; see lt.h */
     char name[128];      /* such as "NVIDIA H100 80GB HBM3" */
     int major, minor;    /* compute capability */
+    void *map_encoder;   /* the driver's encoder of tensor maps; see tensor_map.h */
+    /* Attention uses the kernels for Hopper where it can: DeviceOptions.hopper_attention. */
+    bool hopper_attention;
 } CudaDevice;
 
 static inline CudaDevice *cuda_device(const Device *dev)
@@ -61,8 +64,9 @@ void *cuda_stream_scratch(const Device *dev, size_t bytes);
  * either. When ranks share a GPU (`shared`), each rank allocates its own. */
 void cuda_workspace_open(CudaDevice *cuda, size_t bytes, bool shared);
 /* Loads all kernels of the program on the current device, so that none is loaded later, by its
- * first launch. (load.cu) */
-void cuda_load_kernels(void);
+ * first launch. The kernels for Hopper are skipped on other GPUs, for which they have no code.
+ * (load.cu) */
+void cuda_load_kernels(const CudaDevice *cuda);
 
 /* Ends the program when a CUDA call fails: with EXIT_NO_MEMORY and advice on saving memory when it
  * ran out of memory, otherwise with EXIT_SYSTEM. The message names the call and quotes CUDA's

@@ -5,8 +5,10 @@
  *
  * The host side of a copy may be pageable. The driver then stages the data, so the source may
  * change as soon as the call returns. A page-locked source may change only after the copy. */
+#include "model/kernels/cuda/attention.h"
 #include "model/kernels/cuda/cuda.h"
 #include "model/kernels/cuda/lt.h"
+#include "model/kernels/cuda/tensor_map.h"
 
 #include <nvtx3/nvToolsExt.h>
 #include <stdio.h>
@@ -91,9 +93,9 @@ static bool device_cuda_usable(Device *device, char *err, size_t n)
 }
 
 /* Creates the streams with their priorities. Communication has priority over compute, because other
- * ranks wait for it. So has the update of states in host memory, whose few blocks must find room
- * beside the forward pass that waits for them. The tensor-parallel sums inside a layer have the
- * highest priority, because little or no work can overlap with them. */
+ * ranks wait for it. So has the update of states in host memory, because its few blocks must run
+ * concurrently with the forward pass, which waits for them. The tensor-parallel sums inside a layer
+ * have the highest priority, because little or no work can overlap with them. */
 static void open_streams(Device *device, CudaDevice *cuda)
 {
     int least, greatest;
@@ -127,9 +129,26 @@ static DeviceFacts device_cuda_facts(int index)
     struct cudaDeviceProp properties;
     if (cudaGetDeviceProperties(&properties, index) == cudaSuccess)
         return (DeviceFacts){.capability = 10 * properties.major + properties.minor,
-                             .bytes = (int64_t)properties.totalGlobalMem};
+                             .bytes = (int64_t)properties.totalGlobalMem,
+                             .lacks_hopper = !hopper_attention_built()};
     cudaGetLastError(); /* clears the error, which the next check would report otherwise */
     return (DeviceFacts){0};
+}
+
+/* Returns false and sets err if the device cannot be opened with the attention kernels for Hopper.
+ */
+static bool hopper_serves(const CudaDevice *cuda, char *err, size_t n)
+{
+    if (cuda->major != 9 || cuda->minor != 0)
+        return error_set(err, n,
+                         "cuda.attention: the hopper kernels need compute capability 9.0 (H100, "
+                         "H200), and %s has %d.%d; write \"portable\"",
+                         cuda->name, cuda->major, cuda->minor);
+    if (!hopper_attention_built())
+        return error_set(err, n,
+                         "cuda.attention: this program is built without the hopper kernels; build "
+                         "it with 90a in ARCH, or write \"portable\"");
+    return true;
 }
 
 static bool device_cuda_open(Device *device, const DeviceOptions *options, char *err, size_t n)
@@ -139,12 +158,16 @@ static bool device_cuda_open(Device *device, const DeviceOptions *options, char 
     int ranks = options->local_ranks > 0 ? options->local_ranks : 1;
     if (!find(cuda, &device->index, &there, err, n) ||
         !answers(cudaSetDevice(device->index), err, n) ||
+        (options->hopper_attention && !hopper_serves(cuda, err, n)) ||
         (cuda->lt = lt_open(options->tf32, err, n)) == NULL) {
         if (there) snprintf(device->trouble, sizeof device->trouble, "%s", err);
         free(cuda);
         return false;
     }
-    cuda_load_kernels();
+    cuda->hopper_attention = options->hopper_attention;
+    device->attention_sums_biases = options->hopper_attention;
+    cuda_load_kernels(cuda);
+    tensor_map_find(cuda);
     open_streams(device, cuda);
     cuda_workspace_open(cuda, options->scratch, ranks > device_cuda_count());
     int threads = options->threads > 0 ? options->threads : pool_allowed_cores() / ranks;

@@ -2,6 +2,7 @@
  * f16. flash_backward.cuh tells how backward is divided into two kernels. */
 #include "model/kernels/cuda/flash.cuh"
 #include "model/kernels/cuda/flash_backward.cuh"
+#include "model/kernels/cuda/query_walk.cuh"
 
 /* Tile sizes of the kernel whose blocks own keys and loop over tiles of queries and output
  * gradients. Each block sums dk and dv in registers. Heads of more than 128 columns would need too
@@ -112,44 +113,6 @@ static __device__ __forceinline__ void keys_step(KeyRows<T, D> &own, const Query
     product_weighed<T, D>(own.dk, dp, lane_rows(q + column, LD));
 }
 
-/* A block's position in its loop over tiles of queries. */
-typedef struct {
-    int head, heads_end; /* query head; end of the heads of the group */
-    int t;               /* first query of the tile */
-    int word;            /* the thread's word of the QueryStats of the tile that is being copied */
-} QueryWalk;
-
-/* Finds the next tile of queries, starting with (head, t) itself, in which some query sees one of
- * the keys [key, key + n). Goes through the heads of the group, and the queries of each head, in
- * ascending order. If there is none, head becomes heads_end. All warps get the same result. */
-template <int WALKED>
-static __device__ __forceinline__ void walk_find(QueryWalk &w, const AttentionShape &s, int b,
-                                                 int key, int n)
-{
-    for (;; w.t += WALKED) {
-        if (w.t >= s.tq) {
-            w.head++;
-            w.t = max(key - s.offset, 0) / WALKED * WALKED;
-        }
-        if (!s.first_key || w.head >= w.heads_end) return;
-        int first, end;
-        keys_seen_by(s, b, w.t, WALKED, &first, &end);
-        if (first < key + n) return;
-    }
-}
-
-/* Returns the first tile of the walk. The walk is at its end if even the last query is too early to
- * see `key`; otherwise all tiles from this one on are late enough. */
-template <int WALKED>
-static __device__ __forceinline__ QueryWalk walk_begin(const AttentionShape &s,
-                                                       const BlockPlace &at, int n)
-{
-    QueryWalk w = {at.head, at.head + s.group, max(at.row - s.offset, 0) / WALKED * WALKED, 0};
-    if (at.row >= s.tq + s.offset) w.head = w.heads_end;
-    walk_find<WALKED>(w, s, (int)at.b, at.row, n);
-    return w;
-}
-
 /* Loads the thread's word of the tile's QueryStats. The first WALKED threads load lse, the next
  * delta, and the next the first keys, so that each thread needs only one register for them. */
 template <class T, int WALKED>
@@ -169,25 +132,24 @@ static __device__ __forceinline__ int stats_word(const QueryWalk &w, const Backw
     return 0;
 }
 
-/* Starts an asynchronous copy of the tile's queries and output gradients, and loads the thread's
+/* Starts an asynchronous copy of the tile's queries and output gradients, and returns the thread's
  * word of its QueryStats. */
 template <class T, int D>
-static __device__ __forceinline__ void walk_copy(QueryWalk &w, T *tile,
-                                                 const BackwardOperands<T> &in,
-                                                 const AttentionShape &s, int b, int pair0)
+static __device__ __forceinline__ int walk_copy(const QueryWalk &w, T *tile,
+                                                const BackwardOperands<T> &in,
+                                                const AttentionShape &s, int b, int pair0)
 {
     enum { WALKED = FlashKeys<D>::WALKED, N_THREADS = FlashKeys<D>::N_THREADS };
     const T *q = head_at(in.q, in.q_ld, b, s.tq, w.head, s) + w.t * in.q_ld;
     const T *dout = head_at(in.dout, in.dout_ld, b, s.tq, w.head, s) + w.t * in.dout_ld;
     tiles_copy<T, D, WALKED, N_THREADS>(tile, q, in.q_ld, dout, in.dout_ld, s.tq - w.t,
                                         s.head_size);
-    w.word = stats_word<T, WALKED>(w, in, s, b, pair0);
+    return stats_word<T, WALKED>(w, in, s, b, pair0);
 }
 
-template <int N>
-static __device__ __forceinline__ void walk_put(const QueryWalk &w, QueryStats<N> *stats)
+template <int N> static __device__ __forceinline__ void walk_put(int word, QueryStats<N> *stats)
 {
-    if (threadIdx.x < 3 * N) ((int *)stats)[threadIdx.x] = w.word;
+    if (threadIdx.x < 3 * N) ((int *)stats)[threadIdx.x] = word;
 }
 
 /* Stores dk and dv of the warp's keys from `key` on, columns from `column` on. k and v are the
@@ -229,8 +191,8 @@ __global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 2)
     /* The first tile is loaded here. In the loop below, the copy of the next tile overlaps with the
      * work on the current one. */
     if (w.head < w.heads_end) {
-        walk_copy<T, D>(w, walked, in, s, b, pair0);
-        walk_put(w, stats);
+        int word = walk_copy<T, D>(w, walked, in, s, b, pair0);
+        walk_put(word, stats);
     }
     cp_async_commit();
     KeyRows<T, D> own;
@@ -247,7 +209,8 @@ __global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 2)
         w.t += WALKED;
         walk_find<WALKED>(w, s, b, key, OWNED);
         bool more = w.head < w.heads_end;
-        if (more) walk_copy<T, D>(w, walked + (stage ^ 1) * F::STAGE, in, s, b, pair0);
+        int word = 0;
+        if (more) word = walk_copy<T, D>(w, walked + (stage ^ 1) * F::STAGE, in, s, b, pair0);
         cp_async_commit();
         keys_seen_by_all(s, b, tile.t, WALKED, &all_first, &all_end);
         tile.partial = me < all_first || me + MT * 16 > all_end;
@@ -257,7 +220,7 @@ __global__ void __launch_bounds__(FlashKeys<D>::N_THREADS, 2)
                 keys_step<T, D>(own, tile, column, s, me, i);
         /* The statistics are stored only after the products, so that their loads had time to
          * finish. The barrier of the next round makes them visible to all threads. */
-        if (more) walk_put(w, stats + (stage ^ 1));
+        if (more) walk_put(word, stats + (stage ^ 1));
     }
     cp_async_wait<0>();
     __syncthreads();

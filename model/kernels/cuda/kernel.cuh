@@ -238,9 +238,10 @@ static __device__ __forceinline__ float block_max(float x, float *shared)
  * begins, so cuda_load_kernels finds them all. */
 struct KernelNode {
     const void *kernel;
+    const char *name; /* as KernelOf::name */
     const KernelNode *next;
     static const KernelNode *first;
-    explicit KernelNode(const void *added) : kernel(added), next(first)
+    KernelNode(const void *added, const char *named) : kernel(added), name(named), next(first)
     {
         first = this;
     }
@@ -255,7 +256,7 @@ template <auto KERNEL> struct KernelOf {
         return arguments ? arguments : text;
     }
 };
-template <auto KERNEL> KernelNode KernelOf<KERNEL>::node((const void *)KERNEL);
+template <auto KERNEL> KernelNode KernelOf<KERNEL>::node((const void *)KERNEL, name());
 
 /* Starts kernel<<<grid, block, shared bytes, stream>>>(arguments) and checks for launch errors. A
  * kernel with several template arguments must be written in parentheses. Every kernel must declare

@@ -5,9 +5,17 @@
 
 const KernelNode *KernelNode::first;
 
-extern "C" void cuda_load_kernels(void)
+/* Returns whether there is code for sm_90a alone: the kernels of hopper_*.cu have such names. */
+static bool only_for_hopper(const KernelNode *node)
+{
+    return strstr(node->name, "hopper_") != NULL;
+}
+
+extern "C" void cuda_load_kernels(const CudaDevice *cuda)
 {
     cudaFuncAttributes attributes;
+    bool hopper = cuda->major == 9 && cuda->minor == 0;
     for (const KernelNode *node = KernelNode::first; node != NULL; node = node->next)
-        CUDA_CHECK(cudaFuncGetAttributes(&attributes, node->kernel));
+        if (hopper || !only_for_hopper(node))
+            CUDA_CHECK(cudaFuncGetAttributes(&attributes, node->kernel));
 }

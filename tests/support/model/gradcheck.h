@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-enum { MOST = 4096, INPUTS = 4 };
+enum { MOST = 4096, INPUTS = 6 };
 
 /* A differentiable function: its inputs, the gradients that backward computes, and the forward
  * pass. */

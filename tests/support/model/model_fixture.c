@@ -195,9 +195,10 @@ static Tensor row_of_tokens(Fixture *f)
 static void open_device(Fixture *f, const char *backend, int threads, CpuLevel level)
 {
     char err[512];
-    DeviceOptions options = {.threads = threads, .level = level};
+    bool hopper = strcmp(backend, "hopper") == 0;
+    DeviceOptions options = {.threads = threads, .level = level, .hopper_attention = hopper};
     *f = (Fixture){0};
-    if (!device_open(&f->dev, backend, &options, err, sizeof err))
+    if (!device_open(&f->dev, hopper ? "cuda" : backend, &options, err, sizeof err))
         fail(EXIT_UNAVAILABLE, "%s", err);
 }
 

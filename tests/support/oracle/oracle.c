@@ -199,7 +199,7 @@ void oracle_run(OracleCall *call)
     case OP_sum: oracle_sum(call); break;
     case OP_maximum: oracle_maximum(call); break;
     case OP_column_sum:
-        oracle_column_sums(call->v[0], tensor_2d(call->v[1], F64, call->c->n, call->c->cols));
+        oracle_column_sums(call->v[0], NULL, tensor_2d(call->v[1], F64, call->c->n, call->c->cols));
         call->magnitude[0] = 1;
         break;
     case OP_normal: oracle_normal(call); break;

@@ -19,10 +19,10 @@ void oracle_derive(OracleCall *call);
 /* Computes all outputs of the op. */
 void oracle_run(OracleCall *call);
 
-/* Computes the column sums (C) of x (N, C) in host memory. This is the expected value of an operand
- * with `sums_of`, and x must be the kernel's output: the oracle's own may be rounded differently.
- */
-void oracle_column_sums(double *sums, Tensor x);
+/* Computes sums (C) = start (C; NULL: 0) + the column sums of x (N, C) in host memory. This is the
+ * expected value of an operand with `sums_of`, and x must be the kernel's output: the oracle's own
+ * may be rounded differently. */
+void oracle_column_sums(double *sums, const double *start, Tensor x);
 
 /* Returns x rounded to the dtype and converted back. */
 double oracle_round(DType type, double x);

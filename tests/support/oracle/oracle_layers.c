@@ -68,11 +68,11 @@ static void norm_backward(OracleCall *call)
     call->magnitude[2] = call->magnitude[3] = 1; /* the terms of dw and db are of the order of dy */
 }
 
-void oracle_column_sums(double *sums, Tensor x)
+void oracle_column_sums(double *sums, const double *start, Tensor x)
 {
     int64_t cols = tensor_cols(x);
     for (int64_t j = 0; j < cols; j++)
-        sums[j] = 0;
+        sums[j] = start ? start[j] : 0;
     for (int64_t n = 0; n < tensor_rows(x); n++)
         for (int64_t j = 0; j < cols; j++)
             sums[j] += dtype_get(x.dtype, tensor_row(x, n), j);
