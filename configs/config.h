@@ -43,16 +43,16 @@ struct Config {
         double rope_theta;
         RopeScaling rope_scaling;
         ActivationKind activation;
-        /* gelu of the sum before rounding: EPILOGUE_GELU_OF_SUM; default: by the device */
+        /* GELU is computed before the sum is rounded (EPILOGUE_GELU_OF_SUM); default: by device */
         bool fused_gelu;
-        /* Rows of logits that the head computes at a time, before they are made equal (head.c); 0:
-         * as many as 128 MiB hold. Default: by the device; -1 before config_settle. */
+        /* Most rows of logits that the head computes at a time (head.c); 0: as many as fit in 128
+         * MiB. Default: by device; -1 before config_settle. */
         int64_t head_chunk_rows;
-        bool bias;                    /* LayerNorm's; default of the next two */
+        bool bias;                    /* LayerNorm's biases; the default of the next two keys */
         AttentionBias attention_bias; /* default: all with bias, else none */
         bool mlp_bias;                /* default: bias */
         bool qk_norm, tie_word_embeddings;
-        /* std of initial weights; residual projections: divided by sqrt(2 L) */
+        /* standard deviation of initial weights; for residual projections / sqrt(2 L) */
         double initializer_range;
     } model;
     struct {
@@ -75,23 +75,23 @@ struct Config {
     struct {
         int64_t data, tensor, pipeline;
         bool sequence_parallel;
-        int64_t shard;         /* ranks of data that divide weights and gradients (ZeRO); 0: all */
-        ScheduleKind schedule; /* default: 1f1b, or interleaved where pipeline_chunks > 1 */
+        int64_t shard;           /* data-parallel ranks over which ZeRO shards; 0: all */
+        ScheduleKind schedule;   /* default: 1f1b, or interleaved where pipeline_chunks > 1 */
         int64_t pipeline_chunks; /* number of layer ranges per stage */
         /* Number of blocks in each layer range, in layer order: pipeline x pipeline_chunks numbers.
-         * If empty, pipeline.partition decides where the layers are cut. */
+         * If empty, pipeline.partition divides the layers. */
         IntegerList pipeline_split;
         double timeout; /* seconds a rank waits for another before it ends the run (exit code 86) */
-        int64_t stop_interval; /* steps between agreements to stop; 0: chosen by rank 0 */
-        char *rendezvous, *interface, *secret_file; /* of a launcher's ranks; NULL: not given */
+        int64_t stop_interval; /* steps between the ranks' agreements on stopping; 0: automatic */
+        char *rendezvous, *interface, *secret_file; /* for a launcher's ranks; NULL: none */
         struct {
-            /* the most thread blocks that a call of the group takes on a GPU; 0: NCCL decides */
+            /* maximum thread blocks of a call of each group on a GPU; 0: NCCL decides */
             int64_t pp_max_ctas, dp_max_ctas, replicate_max_ctas, tp_max_ctas, kv_max_ctas,
                 tie_max_ctas;
         } nccl;
     } parallel;
     struct {
-        /* rule that cuts the layers into ranges; pipeline_split overrides it */
+        /* the rule that divides the layers into ranges; pipeline_split replaces it */
         Partition partition;
     } pipeline;
     struct {
@@ -101,6 +101,7 @@ struct Config {
     } cpu;
     struct {
         bool tf32;
+        AttentionKernels attention;
     } cuda;
     DeviceChoice device;
     int64_t seed;
@@ -108,7 +109,7 @@ struct Config {
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
     int64_t train_steps;
     int64_t train_tokens; /* < 1: not given; otherwise it determines train_steps */
-    double max_time; /* seconds after which a start of the run stops (exit code 85); 0: no limit */
+    double max_time; /* seconds after each start until the run stops (exit code 85); 0: no limit */
     int64_t steps_per_print;
     bool wall_clock_breakdown, memory_breakdown, dump_state;
     /* this many non-finite steps in a row end the run (exit code 88) */
@@ -170,7 +171,7 @@ struct Config {
     struct {
         bool enabled, check_grad_overflow;
         bool bf16_master_weights_and_grads; /* no masters: weights are rounded stochastically */
-        bool bf16_optimizer_states;         /* AdamW's averages in bf16 */
+        bool bf16_optimizer_states;         /* AdamW's moments in bf16 */
     } bf16;
     struct {
         bool enabled;
@@ -178,7 +179,7 @@ struct Config {
     struct {
         GradDtype grad_accum_dtype;
     } data_types;
-    /* Sizes are in elements. Of these keys only `stage` changes bits of the results. */
+    /* Sizes are in elements. Only `stage` changes results; the other keys keep them bitwise. */
     struct {
         int64_t stage;       /* ZeRO stage, 0 to 3 */
         bool reduce_scatter; /* false: gradients are all-reduced at every stage */
@@ -202,8 +203,8 @@ struct Config {
     struct {
         /* steps: micro-batches per evaluation, over all ranks; 0: all data */
         int64_t interval, steps;
-        int64_t patience; /* evaluations in a row without a lower loss that end the run; 0: none */
-        EvalSets sets;    /* further validation data, each with figures of its own */
+        int64_t patience; /* successive evaluations without a lower loss until the end; 0: off */
+        EvalSets sets;    /* further validation sets, each evaluated by itself */
         int64_t sample_interval, sample_tokens;
         char *sample_prompt;
         double sample_temperature;
@@ -211,21 +212,21 @@ struct Config {
     } eval;
     struct {
         int64_t save_interval, keep; /* keep: newest checkpoints to keep; 0: all */
-        int64_t keep_every;          /* keep those of steps divisible by this, too; 0: none */
-        bool keep_best; /* where there is validation data: keep the one with the lowest loss, too */
-        bool async;     /* go on while one is written, where memory has room for a snapshot */
-        /* maximum number of ranks that write; never more than there are ranks. Default: 1, or where
-         * each rank has a GPU of its own min(8, ranks) */
+        int64_t keep_every;          /* also keep those of steps divisible by this; 0: none */
+        bool keep_best;              /* also keep the one with the lowest validation loss, if any */
+        bool async; /* train while one is written, if memory has room for a snapshot */
+        /* maximum number of ranks that write; more than all ranks means all. Default: min(8, ranks)
+         * if each rank has its own GPU, otherwise 1 */
         int64_t writers;
-        bool compare_replicas;    /* compare what ranks hold in common before each save */
-        int64_t compare_interval; /* and every so many steps; 0: only before saves */
+        bool compare_replicas;    /* compare replicated tensors across ranks before each save */
+        int64_t compare_interval; /* and also every so many steps; 0: only before saves */
         /* where the weights of a new run come from: a checkpoint, a run folder or a Hugging Face
          * folder; NULL: they are initialised from the seed */
         char *init_from;
         InitTokenizer init_from_tokenizer;
     } checkpoint;
     struct {
-        bool enabled; /* print a table of communication every steps_per_print steps, at the end */
+        bool enabled; /* print communication tables every steps_per_print steps and at the end */
     } comms_logger;
     struct {
         bool enabled;
@@ -236,10 +237,9 @@ struct Config {
     struct {
         bool json; /* print JSON lines on the console */
     } logging;
-
     int64_t world;    /* number of ranks the config was read for; 0: not known */
     char *path;       /* the config file as given on the command line; "" if there was none */
-    char *name;       /* file name without folder and extension; names the run */
+    char *name;       /* the run's name: the file name without folder and extension */
     bool foreign;     /* the file has no section "model": it was written for another program */
     bool settled;     /* its vocabulary sizes are those of the data; otherwise they may be limits */
     void *provenance; /* the origin of every value; owned, read with config_origin */
@@ -250,8 +250,8 @@ struct Config {
 typedef struct {
     int n_errors, n_notices;
     char **error, **notice;
-    /* Per error: the command-line options that mend it, one on each line: "KEY=VALUE" for --set, or
-     * "--ranks N". NULL: none are known, or the user must choose. */
+    /* Per error: the command-line options that remove it, one on each line: "KEY=VALUE" for --set,
+     * or "--ranks N". NULL: none are known, or the user must choose. */
     char **remedy;
     bool missing;  /* the file could not be opened or read */
     bool *routine; /* per notice: it only reports which default was used (shown with --verbose) */
@@ -285,7 +285,7 @@ void config_report_count_idle(const ConfigReport *report, FILE *to);
  * "derived"), as JSON with comments. config_load reads this text back to the same Config. Values
  * that were computed from train_steps, the number of ranks or other batch keys are printed as
  * comments, so that they are computed again if one of those changes. The key "_world" holds the
- * number of ranks, for ConfigContext.stored and .resumed. */
+ * number of ranks, for ConfigContext.stored and .resumed; README.md explains "_shard". */
 void config_print(const Config *config, FILE *to);
 /* Returns the output of config_print as a malloc'ed string. Checkpoints store this text. */
 char *config_text(const Config *config);
@@ -293,8 +293,8 @@ char *config_text(const Config *config);
  * comments are left out. config_load reads it back to the same Config. Run folders store it. */
 void config_print_json(const Config *config, FILE *to);
 /* Prints the value and the origin of every key as strict JSON, one key in a line, with the values
- * that config_print_json leaves out. `earlier` is `bytes` of text that this function printed before
- * for the same run, or NULL: a value that has not changed since keeps its origin there. */
+ * that config_print_json leaves out. `earlier` is NULL or what this function printed before for the
+ * same run (`bytes` long): a value that has not changed keeps its origin there. */
 void config_print_origins(const Config *config, const char *earlier, size_t bytes, FILE *to);
 /* Prints every key with its default and help, as JSON with comments (`./train config defaults
  * --all`). */
@@ -303,14 +303,11 @@ void config_print_defaults(FILE *to);
 void config_print_index(FILE *to);
 /* Returns the origin of a key's value, e.g. "configs/demo.json:12". CHECKs that the key exists. */
 const char *config_origin(const Config *config, const char *key);
-/* Returns where a key was given, as error messages begin: "configs/demo.json:12:5", or the whole
- * --set, "--set seed=1"; NULL if it was not given. CHECKs that the key exists. */
+/* Returns where a key was given, in the form that begins error messages: "configs/demo.json:12:5"
+ * or "--set seed=1"; NULL if it was not given. CHECKs that the key exists. */
 const char *config_given_at(const Config *config, const char *key);
-
-/* Returns the value of a key that takes one of several words, as that word: "1f1b" for
- * "parallel.schedule". */
+/* Returns the word for an enum key's value, such as "1f1b" for "parallel.schedule". */
 const char *config_word(const Config *config, const char *key);
-
 /* Prints the help of one key, or of all keys in a section. Returns false if there is no such key;
  * then `suggestion` names the most similar key. */
 bool config_explain(const char *key, FILE *to, char *suggestion, size_t n);
@@ -323,16 +320,16 @@ typedef struct {
     bool derived;    /* the value is now computed from other keys */
     char *was, *now; /* both values as JSON */
 } ConfigDifference;
-/* Finds all keys whose values differ, in table order. A ratio and a step count that mean the same
- * number of steps are equal. A vocabulary size that is not known before the data are opened equals
- * every size that they can give, and defaults that depend on the devices of a machine are equal. A
- * default that config_settle has not determined yet equals every value.
- * Returns their number; config_diff_free frees *out. */
+/* Finds all keys whose values differ, in table order, and returns their number; config_diff_free
+ * frees *out. These count as equal: a ratio and a step count that give the same number of steps; a
+ * vocabulary size that is known only after the data are opened, and any size that it can become;
+ * two defaults that depend on the devices of a machine; a default that config_settle has not
+ * determined yet, and any value. */
 int config_diff(const Config *was, const Config *now, ConfigDifference **out);
 void config_diff_free(ConfigDifference *differences, int n);
-/* Writes to `out` how to change this config so that its train_batch_size is `batch`, as the middle
- * of a sentence: "write train_batch_size 16". `out` stays empty if the key was given, or if no
- * number of ranks fits. */
+/* Writes to `out` how to get train_batch_size `batch` from this config, as the middle of a
+ * sentence: "write train_batch_size 16". Writes "" if the key was given, or if no number of ranks
+ * fits. */
 void config_batch_advice(const Config *config, int64_t batch, char *out, size_t n);
 
 /* Facts that are known only when a command starts and that no config file contains. A field that is
@@ -341,49 +338,52 @@ typedef struct {
     const char *tokenizer; /* path of the tokenizer to use, overriding data.tokenizer */
     int64_t vocab_size;    /* vocabulary size of the data's tokenizer */
     const char *vocab_of;  /* the name of that tokenizer in error messages */
-    /* Returns the least of each property that the devices of this config's ranks have. It is called
+    /* Returns the minimum of each property over the devices of this config's ranks. It is called
      * only if a value depends on that. */
     DeviceFacts (*device)(const Config *config);
-    const DeviceFacts *known; /* instead of `device`: these properties */
-    /* The stored config of the run that goes on: values that depend on the device are taken from it
-     * if they are not given, because its earlier steps were computed with them. */
+    const DeviceFacts *known; /* these properties, instead of calling `device` */
+    /* The stored config of the run that is resumed: values that depend on the device are taken from
+     * it if they are not given, because its earlier steps were computed with them. */
     const Config *run;
+    /* The run is only read, not trained: if the devices lack the attention kernels that it was
+     * trained with, and no --set asks for them, it uses the portable ones. */
+    bool opened;
 } ConfigFacts;
 /* Returns the config with these facts added; the origin of a value that is set here is "derived".
- * Takes ownership of `config`. No other function changes a validated Config. If model.vocab_size
- * was given and differs from the data's vocabulary, it returns NULL and sets `err`, and the caller
- * still owns `config`; but at most a sixteenth of the rows may be padding. Where the tokenizer is
- * trained on the text (config_trains_tokenizer), model.vocab_size is a limit: a smaller vocabulary
- * replaces it, and a larger one is refused. */
+ * Takes ownership of `config`. No other function changes a validated Config. Returns NULL and sets
+ * `err`, and the caller still owns `config`, if the devices lack the kernels of cuda.attention, or
+ * if model.vocab_size does not fit the data. It fits if it equals the data's vocabulary size or
+ * exceeds it by at most a sixteenth of its rows, which are padding. If the tokenizer is trained on
+ * the text (config_trains_tokenizer), it is a limit: a smaller vocabulary replaces it, and a larger
+ * one is refused. */
 const Config *config_settle(const Config *config, const ConfigFacts *facts, char *err, size_t n);
-/* Returns whether a run trains its tokenizer on its text: no token shards or tokenizer are given.
- */
+/* Returns whether a run trains its tokenizer on its text: no shards and no tokenizer are given. */
 bool config_trains_tokenizer(const Config *config);
-/* Returns the vocabulary size that the data are expected to have, judging from the config alone. */
+/* Returns the vocabulary size that the data are expected to have, according to the config alone. */
 int64_t config_likely_vocab(const Config *config);
 /* Returns a copy of a config for measuring, after config_settle: one step is one micro-batch, and
- * its phases are timed. If `samples` is false, no memory is planned for drawing samples. The copy
+ * its phases are timed. If `samples` is false, no memory is planned for sampling text. The copy
  * shares the strings of `config`, which must outlive it; it must not be freed. */
 Config config_of_one_micro_batch(const Config *config, bool samples);
-/* Returns a copy of a config of one micro-batch in which all ranks together have about as many
- * sequences as one rank has in `config`, and each at least one. For ranks that share the processors
- * of a machine, where a whole micro-batch of every rank would take too long. */
+/* Returns a copy of what config_of_one_micro_batch returned, in which all ranks together have about
+ * as many sequences as one rank has in `config`, and each at least one. For ranks that share a
+ * machine's processors, where a whole micro-batch on every rank would take too long. */
 Config config_of_one_share(const Config *config);
 
-/* Returns a copy of a config, like config_of_one_micro_batch, in which a sequence has at most
- * `tokens` tokens, rounded up so that tensor-parallel ranks get equal parts; the model is the same.
- * For commands whose sequences are shorter than those of training. */
+/* Returns a copy, with the strings of `config` as in config_of_one_micro_batch, whose sequences
+ * have at most `tokens` tokens, rounded up so that tensor-parallel ranks get equal parts; the model
+ * is the same. For commands whose sequences are shorter than those of training. */
 Config config_of_short_sequences(const Config *config, int64_t tokens);
 
-/* Returns the grid that the config asks for, as axis sizes, on this many ranks. dp is ranks / (pp x
- * tp), rounded down, so it is 0 if there are too few ranks. If `ranks` is 0, dp is parallel.data.
- * No other code relates the number of ranks to dp, tp and pp. */
+/* Returns the axis sizes of the config's grid on `ranks` ranks. dp is ranks / (pp x tp), rounded
+ * down, so it is 0 if there are too few ranks. If `ranks` is 0, dp is parallel.data. No other code
+ * relates the number of ranks to dp, tp and pp. */
 GridPlace config_grid(const Config *config, int64_t ranks);
-/* Returns the ranks of a shard group: all `data` of them by default, and at ZeRO stage 0. */
+/* Returns the number of ranks of a shard group: by default, and at ZeRO stage 0, `data`. */
 int config_shard(const Config *config, int data);
-/* Returns the name of one key that describes how several ranks share the work: the number-th such
- * key in table order, from 0; NULL after the last. A config that gives none of these keys (or gives
- * null) is for a single rank, or for data-parallel ranks at ZeRO stage 0. */
+/* Returns the name of the number-th key, from 0 in table order, that describes how several ranks
+ * share the work; NULL after the last. A config that gives none of these keys (or gives null) is
+ * for a single rank, or for data-parallel ranks at ZeRO stage 0. */
 const char *config_grid_key(int number);
 
 /* Returns whether weight decay is taken from the weights, and not added to the gradient. */

@@ -11,7 +11,7 @@ const Choice attention_bias_choices[] = {{"none", ATTENTION_BIAS_NONE, 0},
                                          {"qkv", ATTENTION_BIAS_QKV, 0},
                                          {"all", ATTENTION_BIAS_ALL, 0},
                                          {0}};
-/* The other types that Hugging Face's configs know. */
+/* The entries with -1 are further types that Hugging Face's configs may have. */
 const Choice rope_scaling_choices[] = {{"none", ROPE_SCALING_NONE, 0},
                                        {"llama3", ROPE_SCALING_LLAMA3, 0},
                                        {"linear", -1, 0},
@@ -30,10 +30,12 @@ const Choice level_choices[] = {{"auto", CPU_LEVEL_AUTO, 0},
                                 {0}};
 const Choice blas_choices[] = {
     {"auto", BLAS_AUTO, 0}, {"openblas", BLAS_OPENBLAS, 0}, {"builtin", BLAS_BUILTIN, 0}, {0}};
+const Choice attention_choices[] = {
+    {"portable", ATTENTION_PORTABLE, 0}, {"hopper", ATTENTION_HOPPER, 0}, {0}};
 const Choice device_choices[] = {
     {"auto", DEVICE_AUTO, 0}, {"cpu", DEVICE_CPU, 0}, {"cuda", DEVICE_CUDA, 0}, {0}};
-/* DeepSpeed reads the names of its own optimizers in any case; SGD is PyTorch's and must be spelt
- * exactly. */
+/* DeepSpeed reads the names of its own optimizers without regard to case; SGD is PyTorch's, and its
+ * case must match. */
 const Choice optimizer_choices[] = {{"AdamW", OPTIMIZER_ADAMW, 1},
                                     {"Adam", OPTIMIZER_ADAM, 1},
                                     {"SGD", OPTIMIZER_SGD, 0},
@@ -81,7 +83,7 @@ const Choice schedule_choices[] = {{"gpipe", SCHEDULE_GPIPE, 0},
                                    {0}};
 const Choice offload_choices[] = {
     {"none", OFFLOAD_NONE, 0}, {"cpu", OFFLOAD_CPU, 0}, {"nvme", OFFLOAD_NVME, 0}, {0}};
-/* DeepSpeed's partition methods, which it reads in any case. */
+/* DeepSpeed's partition methods, which it reads without regard to case. */
 const Choice health_choices[] = {{"warn", HEALTH_WARN, 1},
                                  {"skip", HEALTH_SKIP, 1},
                                  {"rollback", HEALTH_ROLLBACK, 1},

@@ -65,7 +65,7 @@ static void displace_sources(Load *load)
     }
 }
 
-/* Resets params of the file that a type given by --set does not take. */
+/* Resets params in the file that do not belong to a type given by --set. */
 static void displace_params(Load *load)
 {
     for (int i = 0; i < option_count; i++) {
@@ -76,8 +76,8 @@ static void displace_params(Load *load)
     }
 }
 
-/* Drops the errors about the file's params of an optimizer that is not implemented, if the error
- * about its type says enough, or if a --set has chosen another type. */
+/* Drops the errors about the file's params of an optimizer that is not implemented, if there is
+ * already an error about the type, or if a --set has chosen another type. */
 static void forget_params(Load *load)
 {
     static const char type[] = "optimizer.type", params[] = "optimizer.params.";
@@ -113,8 +113,8 @@ static void displace_steps(Load *load)
     }
 }
 
-/* Converts train_tokens to whole steps, rounded up. If that is not possible, train_steps counts as
- * refused, so the rules about the length of the run are skipped. */
+/* Converts train_tokens to whole steps, rounded up. If this is not possible, marks train_steps as
+ * refused, so that the rules about the length of the run are skipped. */
 static void derive_steps(Load *load)
 {
     static const char tokens_key[] = "train_tokens", steps_key[] = "train_steps";
@@ -131,7 +131,7 @@ static void derive_steps(Load *load)
             most = (int64_t)option_table[row].max;
     if (!load_given(load, tokens_key) || load_given(load, steps_key)) return;
     load->origin[row].wrong = true;
-    /* A batch that was derived from other keys may be 0 or huge; it has an error of its own. */
+    /* A derived batch may be 0 or huge; this is reported elsewhere. */
     if (load_any_wrong(load, read) || batch <= 0 || batch > INT64_MAX / length) return;
     int64_t steps = (c->train_tokens - 1) / (batch * length) + 1;
     if (steps > most) {
@@ -145,8 +145,9 @@ static void derive_steps(Load *load)
     load_follow(load, steps_key, &c->train_steps, steps);
 }
 
-/* Of the two vocabulary sizes, the one given by --set replaces the file's where they contradict
- * each other: the tokenizer must not have more ids than the model. */
+/* The tokenizer must not have more ids (data.tokenizer_vocab_size) than the model
+ * (model.vocab_size). If these two contradict each other, the one given by --set replaces the
+ * file's. */
 static void displace_vocabulary(Load *load)
 {
     static const char model[] = "model.vocab_size", trained[] = "data.tokenizer_vocab_size";
@@ -158,8 +159,8 @@ static void displace_vocabulary(Load *load)
     if (by_set(load, model)) displace(load, trained, model);
 }
 
-/* The tokenizer that is trained on the text gets as many ids as the model has, up to the largest
- * size that the key takes, unless its own size is given. */
+/* A tokenizer that is trained on the text gets as many ids as the model, up to the largest size
+ * that the key accepts, unless its own size is given. */
 static void derive_vocabulary(Load *load)
 {
     static const char model[] = "model.vocab_size", trained[] = "data.tokenizer_vocab_size";
@@ -204,7 +205,7 @@ static void derive_precision(Load *load)
                      "1.0 taken, DeepSpeed's default since mid-2026 (before: off)");
 }
 
-/* Derives what Hugging Face's trainer substitutes for a learning rate of "auto", and PyTorch's
+/* Derives the value that Hugging Face's trainer uses for a learning rate of "auto", and PyTorch's
  * default of weight_decay for files that ask for PyTorch's Adam. */
 static void derive_optimizer(Load *load)
 {
@@ -239,9 +240,9 @@ static bool has_own_gpus(const Load *load)
     return asks && load->context.own_gpus(c);
 }
 
-/* Derives overlap_comm and checkpoint.writers. DeepSpeed's default for overlap_comm depends on the
- * stage alone. But GPUs exchange data while they compute, and can also save their shares of a
- * checkpoint at the same time. Neither key changes a result. */
+/* Derives overlap_comm and checkpoint.writers. overlap_comm is on at stage 3, as in DeepSpeed, and
+ * also if each rank has its own GPU, because GPUs can communicate while they compute. In that case,
+ * several ranks also write a checkpoint. Neither key changes results. */
 static void derive_exchange(Load *load)
 {
     static const char overlap[] = "zero_optimization.overlap_comm",
@@ -259,7 +260,7 @@ static void derive_exchange(Load *load)
     load_follow(load, writers, &c->checkpoint.writers, own ? min_i64(c->world, MOST_WRITERS) : 1);
 }
 
-/* Derives what Hugging Face's trainer substitutes for "auto" in the sizes of ZeRO. */
+/* Derives the values that Hugging Face's trainer uses for "auto" in the sizes of ZeRO. */
 static void derive_zero(Load *load)
 {
     Config *c = load->config;
@@ -272,12 +273,14 @@ static void derive_zero(Load *load)
                  &c->zero_optimization.stage3_param_persistence_threshold, 10 * hidden);
 }
 
-/* The stored config of a run has the values that its device gave. A config that was stored before
- * these keys existed was computed with 0 and false. If the run goes on with recomputation that a
- * stored fused_gelu does not allow, that value is dropped: the user has not written it. */
+/* The stored config of a run contains the values that depended on its device. A run that was stored
+ * before these keys existed used 0, false and portable kernels. If the run is resumed with a
+ * recomputation policy that does not allow the stored fused_gelu, the stored value is dropped,
+ * because the user did not write it. */
 static void derive_stored(Load *load)
 {
-    static const char gelu[] = "model.fused_gelu", rows[] = "model.head_chunk_rows";
+    static const char gelu[] = "model.fused_gelu", rows[] = "model.head_chunk_rows",
+                      attention[] = "cuda.attention";
     Config *c = load->config;
     if (!load->context.stored && !load->context.resumed) return;
     if (c->model.fused_gelu && !by_set(load, gelu) && config_rounds_before_gelu(c)) {
@@ -286,6 +289,7 @@ static void derive_stored(Load *load)
     }
     if (!load->context.stored) return;
     if (!load_given(load, gelu)) load_derived(load, gelu);
+    if (!load_given(load, attention)) load_derived(load, attention);
     if (load_given(load, rows)) return;
     c->model.head_chunk_rows = 0;
     load_derived(load, rows);

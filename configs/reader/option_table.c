@@ -53,6 +53,11 @@ const Option option_table[] = {
            "who multiplies matrices on the CPU; auto takes OpenBLAS where it is installed"),
     FLAG(cuda.tf32, "false", ROUNDING, LOSSES,
          "products of fp32 matrices may round their factors to 10 bits of mantissa, on GPUs"),
+    CHOICE(cuda.attention, 0, attention_choices, ROUNDING, LOSSES,
+           "kernels of attention on GPUs: those for every GPU (portable), or those for compute "
+           "capability 9.0 alone (hopper), in bf16 and fp16 with heads of 64 or 128",
+           .derived = "portable on every GPU for now; a run keeps what it began with",
+           .flags = OPTION_AUTO | OPTION_DEVICE),
     CHOICE(device, "\"auto\"", device_choices, ROUNDING, CONSOLE | PLAN,
            "where tensors live; auto takes CUDA where the binary and the machine have it"),
     INT(seed, "1337", 0, EXACT, NUMBERS, LOSSES,

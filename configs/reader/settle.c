@@ -1,5 +1,6 @@
 /* settle.c -- adds to a validated config what is known only when a command starts; see
  * config_settle in config.h. */
+#include "configs/advice.h"
 #include "configs/reader/load.h"
 #include "model/core/check.h"
 
@@ -29,8 +30,8 @@ bool config_trains_tokenizer(const Config *config)
     return config->data.train.count == 0 && config->data.tokenizer == NULL;
 }
 
-/* Returns whether the model has a few rows more than the tokenizer has ids: other programs pad
- * their token tables, and an imported model keeps what it has. */
+/* Returns whether model.vocab_size exceeds the tokenizer's `there` ids only by padding rows: other
+ * programs pad their token tables, and an imported model keeps its rows. */
 static bool is_padded(const Config *config, int64_t there)
 {
     const int64_t MOST_PADDING = 16; /* a sixteenth */
@@ -39,10 +40,10 @@ static bool is_padded(const Config *config, int64_t there)
            given - there <= given / MOST_PADDING && !config_trains_tokenizer(config);
 }
 
-/* A vocabulary size that was given must be that of given data, except for padding. A much larger
- * model would have embedding rows for ids that never occur; a smaller one would be given ids that
- * it has no row for. Of a tokenizer that is trained here it is the largest size, so that a preset
- * fits every text. */
+/* A given vocabulary size must equal that of the data, except for padding. A much larger model
+ * would have embedding rows for ids that never occur; a smaller model would lack rows for some ids.
+ * If the tokenizer is trained here, the given size is only an upper limit, so that a preset fits
+ * every text. */
 static bool fits_vocab(const Config *config, const ConfigFacts *facts, char *err, size_t n)
 {
     const Origin *origin = vocab_origin(config);
@@ -58,10 +59,11 @@ static bool fits_vocab(const Config *config, const ConfigFacts *facts, char *err
 
 /* ---- values that depend on the device -------------------------------------------------------- */
 
-/* Returns the rows of logits that the head computes at a time. Each chunk reads the head's table
- * and makes a pass over the table's gradient, so chunks are as large as memory allows: 2 % of a
- * GPU's, and 16,384 rows, where the passes take less than 2 % of the head's products. A multiple of
- * 256 rows leaves no tile of a product incomplete. On CPUs 128 MiB are enough. */
+/* Returns how many rows of logits the head computes at a time. Each chunk reads the head's table
+ * once and passes over the table's gradient once, so chunks are as large as memory allows: 2 % of a
+ * GPU's memory, and at most 16,384 rows, where these passes take less than 2 % of the head's matrix
+ * products. A multiple of 256 rows leaves no tile of a product incomplete. On CPUs 128 MiB are
+ * enough. */
 static int64_t head_chunk_rows(const Config *config, const DeviceFacts *device)
 {
     const int64_t LEAST = 256, MOST = 16384, SHARE = 50;
@@ -76,7 +78,7 @@ static int64_t head_chunk_rows(const Config *config, const DeviceFacts *device)
 
 bool config_rounds_before_gelu(const Config *config)
 {
-    /* In f32 and f64 both forms of gelu give the same bits, so either can be made again. */
+    /* In f32 and f64 both forms of GELU give the same bits, so backward can recompute either. */
     bool rounds = config->bf16.enabled || config->fp16.enabled;
     return rounds && config->activation_checkpointing.policy == RECOMPUTE_SELECTIVE;
 }
@@ -86,23 +88,93 @@ static bool may_fuse_gelu(const Config *config)
     return config->model.activation == ACTIVATION_GELU && !config_rounds_before_gelu(config);
 }
 
-/* Returns whether the library's products of this GPU compute GELU at nearly no cost. Older ones
- * become slower than with a kernel of its own. In f32 and f64 there is nothing to choose. */
+/* Returns whether this GPU's matrix library computes GELU within a product at nearly no cost. On
+ * older GPUs this is slower than a separate kernel. In f32 and f64 there is nothing to choose. */
 static bool fuses_gelu(const Config *config, const DeviceFacts *device)
 {
     return device->capability >= 90 && dtype_size(config_dtype(config)) == 2 &&
            may_fuse_gelu(config);
 }
 
-static void settle_by_device(Config *config, const ConfigFacts *facts)
+/* Returns whether the kernels for Hopper support the attention of this config. */
+static bool suits_hopper(const Config *config)
 {
-    Origin *gelu = origin_of(config, "model.fused_gelu"),
+    int64_t head = config->model.head_dim;
+    return (head == 64 || head == 128) && dtype_size(config_dtype(config)) == 2;
+}
+
+static bool has_hopper(DeviceFacts device)
+{
+    return device.capability == 90 && !device.lacks_hopper;
+}
+
+AttentionKernels config_attention_auto(DeviceFacts device)
+{
+    /* The kernels for Hopper have not run on a GPU yet. When they have, and were faster, "auto" can
+     * mean ATTENTION_HOPPER there. Newer GPUs do not have the instructions of these kernels. */
+    const AttentionKernels ON_HOPPER = ATTENTION_PORTABLE;
+    return has_hopper(device) ? ON_HOPPER : ATTENTION_PORTABLE;
+}
+
+/* Returns the attention kernels to use: those that the config gives; otherwise those of the run
+ * that is resumed, or of the device. A run that is only read uses Hopper's if they are
+ * available. */
+static AttentionKernels attention_of(const Config *config, const ConfigFacts *facts,
+                                     DeviceFacts device)
+{
+    OriginKind kind = origin_of(config, "cuda.attention")->kind;
+    if (facts->opened && kind != ORIGIN_SET)
+        return has_hopper(device) && suits_hopper(config) ? config->cuda.attention
+                                                          : ATTENTION_PORTABLE;
+    if (kind != ORIGIN_DEFAULT) return config->cuda.attention;
+    if (!suits_hopper(config)) return ATTENTION_PORTABLE;
+    return facts->run ? facts->run->cuda.attention : config_attention_auto(device);
+}
+
+/* Returns false and sets err if the device lacks the kernels that the config, or the run that is
+ * resumed, asks for. */
+static bool fits_device(const Config *config, const ConfigFacts *facts, DeviceFacts device,
+                        char *err, size_t n)
+{
+    const Origin *origin = origin_of(config, "cuda.attention");
+    bool own = origin_given(origin);
+    char where[64];
+    if (attention_of(config, facts, device) != ATTENTION_HOPPER) return true;
+    if (has_hopper(device)) return true;
+    /* A config for a GPU can be printed on a machine without one. */
+    if (device.capability == 0 && config->device == DEVICE_CUDA) return true;
+    if (device.capability == 0)
+        snprintf(where, sizeof where, "this is a CPU");
+    else if (device.capability == 90)
+        snprintf(where, sizeof where, "this program was built without 90a in ARCH");
+    else
+        snprintf(where, sizeof where, "a GPU here has %d.%d", device.capability / 10,
+                 device.capability % 10);
+    return error_set(err, n,
+                     "%s%scuda.attention: %s\"hopper\" is for GPUs of compute capability 9.0 with "
+                     "code for sm_90a, and %s; write \"portable\"%s",
+                     own ? origin->given_at : "", own ? ": " : "",
+                     own ? "" : "the run began with \"hopper\"; ", where,
+                     facts->run ? ", which changes rounding only" : "");
+}
+
+/* Returns whether values depend on the device: either nothing else determines them, or the device
+ * must have the kernels for Hopper. */
+static bool depends_on_device(const Config *config, const ConfigFacts *facts)
+{
+    const char *const keys[] = {"model.fused_gelu", "model.head_chunk_rows", "cuda.attention"};
+    if (facts->opened) return config->cuda.attention == ATTENTION_HOPPER;
+    for (int i = 0; i < 3; i++)
+        if (facts->run == NULL && origin_of(config, keys[i])->kind == ORIGIN_DEFAULT) return true;
+    return attention_of(config, facts, (DeviceFacts){0}) == ATTENTION_HOPPER;
+}
+
+static void settle_by_device(Config *config, const ConfigFacts *facts, DeviceFacts device)
+{
+    Origin *attention = origin_of(config, "cuda.attention"),
+           *gelu = origin_of(config, "model.fused_gelu"),
            *rows = origin_of(config, "model.head_chunk_rows");
     const Config *run = facts->run;
-    bool ask = run == NULL && (gelu->kind == ORIGIN_DEFAULT || rows->kind == ORIGIN_DEFAULT);
-    if (run == NULL && facts->device == NULL && facts->known == NULL) return;
-    DeviceFacts device = {0};
-    if (ask) device = facts->known ? *facts->known : facts->device(config);
     if (gelu->kind == ORIGIN_DEFAULT) {
         config->model.fused_gelu =
             run ? run->model.fused_gelu && may_fuse_gelu(config) : fuses_gelu(config, &device);
@@ -113,6 +185,11 @@ static void settle_by_device(Config *config, const ConfigFacts *facts)
             run ? run->model.head_chunk_rows : head_chunk_rows(config, &device);
         set_derived(rows);
     }
+    AttentionKernels kernels = attention_of(config, facts, device);
+    if (attention->kind == ORIGIN_DEFAULT || kernels != config->cuda.attention) {
+        config->cuda.attention = kernels;
+        set_derived(attention);
+    }
 }
 
 /* ---- all facts ------------------------------------------------------------------------------- */
@@ -120,6 +197,11 @@ static void settle_by_device(Config *config, const ConfigFacts *facts)
 const Config *config_settle(const Config *config, const ConfigFacts *facts, char *err, size_t n)
 {
     if (!fits_vocab(config, facts, err, n)) return NULL;
+    DeviceFacts device = {0};
+    bool there = facts->device || facts->known;
+    if (there && depends_on_device(config, facts))
+        device = facts->known ? *facts->known : facts->device(config);
+    if (there && !fits_device(config, facts, device, err, n)) return NULL;
     bool padded = facts->vocab_size != 0 && is_padded(config, facts->vocab_size);
     /* The new struct takes over all strings and lists, so no const object is written to. */
     Config *settled = must_alloc(sizeof *settled);
@@ -130,7 +212,8 @@ const Config *config_settle(const Config *config, const ConfigFacts *facts, char
         free(settled->data.tokenizer);
         settled->data.tokenizer = must_strdup(facts->tokenizer);
     }
-    /* Both keys get the size that the text gave, so the stored config describes the model. */
+    /* Both keys get the size of the trained tokenizer, so that the stored config describes the
+     * model. */
     if (facts->vocab_size != 0 && settled->data.tokenizer_vocab_at_most)
         settled->data.tokenizer_vocab_size = facts->vocab_size;
     /* A given size that equals the data's keeps its origin. */
@@ -139,7 +222,7 @@ const Config *config_settle(const Config *config, const ConfigFacts *facts, char
         settled->model.vocab_size = facts->vocab_size;
         set_derived(origin);
     }
-    settle_by_device(settled, facts);
+    if (there || facts->run) settle_by_device(settled, facts, device);
     return settled;
 }
 

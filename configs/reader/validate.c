@@ -9,16 +9,16 @@
 #define WRONG(load, key, ...) load_error(load, load_place(load, key), key, __VA_ARGS__)
 #define UNUSABLE(load, ...)   load_any_wrong(load, (const char *const[]){__VA_ARGS__, NULL})
 
-/* Returns whether the user gave the key. A stored config has the values of keys that the user never
- * wrote. */
+/* Returns whether the user gave the key. A stored config also contains keys that the user did not
+ * write. */
 static bool user_wrote(const Load *load, const char *key)
 {
     bool stored = load->context.stored || load->context.resumed;
     return load_given(load, key) && (!stored || load_place(load, key).set > 0);
 }
 
-/* Reports sequences that are longer than the positions. This holds for RoPE as well, because its
- * table has max_position_embeddings rows. The error names the key that was given. */
+/* Reports a sequence length above model.max_position_embeddings. This is an error with RoPE as
+ * well, because its table has that many rows. The error names the key that was given. */
 static void refuse_length(Load *load)
 {
     static const char length_key[] = "data.seq_length",
@@ -161,7 +161,7 @@ static void check_precision(Load *load)
     const char *keys[] = {"fp16.enabled", "bf16.enabled", "fp64.enabled"};
     const bool on[] = {c->fp16.enabled, c->bf16.enabled, c->fp64.enabled};
     for (int i = 0, last = -1; i < 3; i++) {
-        /* A refused value already has an error, and what it would contradict is not known. */
+        /* A refused value already has an error, and its contradictions are not known. */
         if (!on[i] || load_wrong(load, keys[i])) continue;
         if (last >= 0) {
             WRONG(load, keys[i], "%s is true too; only one of fp16, bf16 and fp64 can be",
@@ -232,7 +232,7 @@ static void check_optimizer(Load *load)
                     "false has no effect on type AdamW, as in DeepSpeed; type Adam reads it");
 }
 
-/* Reports params that the chosen optimizer, scheduler or RoPE scaling does not take. DeepSpeed
+/* Reports params that the chosen optimizer, scheduler or RoPE scaling does not have. DeepSpeed
  * would end with a TypeError. */
 static void check_types(Load *load)
 {
@@ -243,7 +243,7 @@ static void check_types(Load *load)
         const char *type_key = option_type_key(option);
         if (load_wrong(load, type_key)) continue;
         const Option *types = &option_table[option_find(type_key)];
-        /* List the types that take this key, because one of them may be what was meant. */
+        /* List the types that have this key, because the user may have meant one of them. */
         char takers[160] = "";
         for (const Choice *t = types->choices; t->name != NULL; t++)
             if (t->value >= 0 && (option->types >> t->value & 1u) != 0)
@@ -286,7 +286,7 @@ static void check_zero(Load *load)
     static const char key[] = "zero_optimization.stage", sum_key[] = "gradient_allreduce_op";
     const Config *c = load->config;
     long long stage = c->zero_optimization.stage;
-    /* Nothing is known of the grid if the config was read for no particular number of ranks. */
+    /* The grid is not known if the config was read without a number of ranks. */
     bool settled = c->world > 0 && !UNUSABLE(load, key, "parallel.data", "parallel.pipeline");
     if (stage > 0 && settled && c->parallel.data == 1)
         load_notice(load, load_place(load, key), key,
@@ -312,8 +312,8 @@ static bool has_validation(const Config *c)
            (text && c->data.val_fraction > 0);
 }
 
-/* Refuses sets without the main validation data, which the best checkpoint follows. A stored config
- * may be opened for its sets alone. */
+/* Refuses sets without main validation data, which determine the best checkpoint. A stored config
+ * may be opened only for its sets. */
 static void check_sets(Load *load)
 {
     static const char key[] = "eval.sets";
@@ -328,7 +328,7 @@ static void check_sets(Load *load)
     load_remedy(load, "%s=null", key);
 }
 
-/* Reports a patience that nothing can end. */
+/* Reports a patience that can never end the run. */
 static void check_patience(Load *load)
 {
     static const char key[] = "eval.patience";
@@ -361,5 +361,6 @@ void validate_config(Load *load)
     checkpoint_validate(load);
     check_patience(load);
     health_validate(load);
+    attention_validate(load);
     check_sets(load);
 }

@@ -123,9 +123,7 @@ static const Config *load_config(const Arguments *a, int way)
         exit(config_report_code(&report));
     }
     config_report_free(&report);
-    ConfigFacts facts = {.device = session_facts};
-    if (c->model.vocab_size == 0) facts.vocab_size = c->data.tokenizer_vocab_size;
-    return config_settle(c, &facts, NULL, 0);
+    return session_settle(c, c->model.vocab_size == 0 ? c->data.tokenizer_vocab_size : 0);
 }
 
 static void step(Trainer *t)
@@ -153,7 +151,7 @@ static int measure_rank(Comm *world, void *context)
     comm_barrier(world);
     double start = seconds_now(), communication = comm_seconds(&t.session);
     step(&t);
-    comm_barrier(world); /* the step ends when the slowest rank ends it */
+    comm_barrier(world); /* the step ends when the slowest rank has finished */
     if (world->rank == 0) {
         m->seconds = seconds_now() - start;
         m->communication = comm_seconds(&t.session) - communication;
@@ -249,7 +247,7 @@ static void print_result(const Arguments *a, const Result *r)
 static void join(const Arguments *a)
 {
     if (!launch_joined()) return;
-    const Config *config = load_config(a, DDP); /* any model can be trained that way */
+    const Config *config = load_config(a, DDP); /* any model can be trained with data parallelism */
     launch_join(config);
     config_free(config);
 }

@@ -2,9 +2,9 @@
  * alone, on the config's device.
  *
  * Each round measures a step, the same step with marks around its ops, a replay of its list of
- * matrix products, and a memory loop like AdamW's. They take turns, so a noisy machine slows all of
- * them alike, and the result is the ratios of their medians. Times are device times between two
- * events. The step has one micro-batch of random tokens, whatever the config says. */
+ * matrix products, and a memory loop like AdamW's. They take turns, so other load on the machine
+ * slows all of them alike, and the results are the ratios of their medians. Times are device times
+ * between two events. The step has one micro-batch of random tokens, whatever the config says. */
 #include "parallel/commands/cmd_bench.h"
 
 #include "model/core/json_write.h"
@@ -69,16 +69,19 @@ static double timed_step(Trainer *t, Stopwatch *watch, Profile *profile)
     /* A profile records two events around every op, which takes time. So the step that is reported
      * has no profile. */
     dev->profile = profile;
+    /* On the CPU one profile has the ops of all streams. */
+    if (dev->backend->place == PLACE_HOST) t->optimizer.update.profile = profile;
     t->optimizer.timed = profile != NULL;
     stopwatch_start(dev, watch);
     trainer_step(t);
-    /* Updates of states in host memory belong to the step, too, though training would go on. */
+    /* Updates of states in host memory belong to the step, although training would continue
+     * meanwhile. */
     optimizer_await(&t->optimizer);
     double seconds = stopwatch_stop(dev, watch);
-    dev->profile = NULL;
+    dev->profile = t->optimizer.update.profile = NULL;
     trainer_read_all(t, record); /* makes room for the next step's record */
     if (profile) profile_collect(dev, profile);
-    /* Ops on other streams are in no profile. On the CPU all are on one. */
+    /* On a GPU, a profile does not contain ops on other streams. */
     if (profile && dev->backend->place == PLACE_DEVICE)
         profile->seconds[t->optimizer.rule->op] += optimizer_seconds(&t->optimizer);
     return seconds;
@@ -258,8 +261,8 @@ static void print_result(const Trainer *t, const Result *r, const Arguments *a)
                    100 * x[ROW_OP + o] / step);
 }
 
-/* Loads the config. If its vocabulary is not known, takes the size of the tokenizer that a run
- * would train. */
+/* Loads the config. If its vocabulary is not known, uses the size of the tokenizer that a run would
+ * train. */
 static const Config *bench_config(const Arguments *a)
 {
     ConfigReport report = {0};
@@ -272,9 +275,7 @@ static const Config *bench_config(const Arguments *a)
     }
     config_report_free(&report);
     /* The data are not opened, so assume that the tokenizer will have the requested size. */
-    ConfigFacts facts = {.device = session_facts};
-    if (c->model.vocab_size == 0) facts.vocab_size = c->data.tokenizer_vocab_size;
-    return config_settle(c, &facts, NULL, 0);
+    return session_settle(c, c->model.vocab_size == 0 ? c->data.tokenizer_vocab_size : 0);
 }
 
 static int bench_step(const void *values)

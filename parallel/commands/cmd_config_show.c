@@ -62,7 +62,7 @@ static int run_show(const void *values)
         return error_print(EXIT_USAGE, "--json prints the keys and --schedule a picture: give one");
     const Config *config = cmd_config_load(a->config, a->set, a->world, a->verbose, &code);
     if (config == NULL) return code;
-    config = config_settle(config, &(ConfigFacts){.device = session_facts}, NULL, 0);
+    config = session_settle(config, 0);
     if (a->schedule) return show_schedule(config);
     if (a->json)
         config_print_json(config, stdout);

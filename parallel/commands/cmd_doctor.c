@@ -1,6 +1,7 @@
 /* cmd_doctor.c -- `./train doctor`: prints what this machine has (CPU, GPUs, libraries, memory),
  * and which Debian package provides what is missing. */
 #include "parallel/commands/cmd_doctor.h"
+#include "configs/advice.h"
 #include "data/text/unpack.h"
 #include "model/core/check.h"
 #include "model/core/child.h"
@@ -133,6 +134,19 @@ static const Backend *cuda_backend(void)
     return NULL;
 }
 
+/* Prints which attention kernels GPU 0 has, and which of them are the default. */
+static void print_attention(const Backend *cuda)
+{
+    DeviceFacts facts = cuda->facts(0);
+    bool hopper = facts.capability == 90 && !facts.lacks_hopper;
+    const char *others = facts.capability != 90 ? "those for Hopper need compute capability 9.0"
+                         : facts.lacks_hopper   ? "this program is built without 90a in ARCH"
+                                                : "no GPU has run those for Hopper yet";
+    print_finding("ok", "attention", "kernels %s; cuda.attention auto takes %s (%s)",
+                  hopper ? "portable and hopper" : "portable",
+                  config_attention_auto(facts) == ATTENTION_HOPPER ? "hopper" : "portable", others);
+}
+
 /* Prints whether the CUDA backend is built in, and which device it opens. */
 static void print_cuda(void)
 {
@@ -150,6 +164,7 @@ static void print_cuda(void)
         return;
     }
     print_finding("ok", "cuda", "%s", device_describe(&device, buf, sizeof buf));
+    print_attention(device.backend);
     device_close(&device);
 }
 

@@ -1,5 +1,5 @@
-/* cmd_verify.c -- `./train verify CONFIG`: checks that the config's grid of ranks trains like a
- * single rank. */
+/* cmd_verify.c -- `./train verify CONFIG`: checks that the config's grid of ranks computes the same
+ * as a single rank. */
 #include "parallel/commands/commands.h"
 #include "parallel/grid/launch.h"
 #include "parallel/run/ranks_option.h"
@@ -71,7 +71,7 @@ const ArgCommand cmd_verify = {
              "the first difference and ends with 89. AdamW's eps is at least 1e-4 in fp64,\n"
              "gradient_allreduce_op is mean, cuda.tf32 false, fp16.initial_scale_power at\n"
              "most 10, and of a small model ZeRO 3 cuts all units\n"
-             "(stage3_param_persistence_threshold is 0).\n"
+             "(stage3_param_persistence_threshold is 0) and cuda.attention is portable.\n"
              "Gradients may differ as communication_data_type rounds them, and no farther.\n"
              "Where both skip a step there is nothing to compare: that ends with 78.",
     .options = options,

@@ -1,4 +1,4 @@
-/* open_data.c -- opens a run's data, and adds to the config what is known only then. */
+/* open_data.c -- opens a run's data, and adds the values to the config that are known only then. */
 #include "parallel/run/open.h"
 
 #include "model/core/figures.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Says that the tokenizer which was trained on the text has fewer ids than the config allows. */
+/* Prints that the tokenizer which was trained on the text has fewer ids than the config allows. */
 static void print_vocabulary(const Preparation *p, int64_t model, int64_t trained, bool at_most)
 {
     if (p->vocab_size >= trained && p->vocab_size >= model) return;
@@ -30,8 +30,8 @@ static void print_preparation(const Preparation *p)
               p->cached ? "   (cached)" : "");
 }
 
-/* Returns the end of the message that the data are missing, for a run that goes on: its paths may
- * be relative to another folder than this one. */
+/* Returns the end of the message that the data are missing, for a continued run: its paths may be
+ * relative to another folder than this one. */
 static const char *where_data_were(const Run *run, const char *err, ExitCode code)
 {
     bool missing = error_exit_code(err, code) == EXIT_MISSING;
@@ -42,7 +42,8 @@ static const char *where_data_were(const Run *run, const char *err, ExitCode cod
 
 /* ---- ranks that a launcher has started ------------------------------------------------------- */
 
-/* Whether the ranks have met before the data are opened, so each opens them by itself. */
+/* Whether the ranks have connected before the data are opened, so that each opens the data itself.
+ */
 static bool have_met(const Run *run)
 {
     return run->world != NULL && machines_of(run->world).joined;
@@ -51,15 +52,12 @@ static bool have_met(const Run *run)
 /* The world of the rank that asks for the properties of devices. */
 static _Thread_local Comm *asking;
 
-/* Returns the least of each property among the devices of all ranks. */
 static DeviceFacts least_facts(const Config *config)
 {
-    DeviceFacts own = session_facts(config);
-    return (DeviceFacts){.capability = (int)-control_max(asking, -own.capability),
-                         .bytes = -control_max(asking, -own.bytes)};
+    return session_least_facts(config, asking);
 }
 
-/* Returns rank 0's answer on all ranks: another one may not see the folder yet. */
+/* Returns rank 0's result on all ranks: other ranks may not see the folder yet. */
 static const Config *continued_by_rank_0(const Run *run, const RunRequest *request)
 {
     ConfigReport report = {0};
@@ -77,9 +75,9 @@ static const Config *continued_by_rank_0(const Run *run, const RunRequest *reque
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Adds to the config what depends on the device; a run that goes on keeps what it has. This is done
- * before ranks plan their memory. If another program changes the folders meanwhile, a difference is
- * found when the folder is locked. */
+/* Adds the values to the config that depend on the device; a continued run keeps its own. This is
+ * done before ranks plan their memory. If another program changes the folders meanwhile, a
+ * difference is found when the folder is locked. */
 static void settle_by_device(Run *run)
 {
     char err[2048];
@@ -90,6 +88,7 @@ static void settle_by_device(Run *run)
     ConfigFacts facts = {.device = met ? least_facts : session_facts, .run = stored};
     asking = run->world;
     run->config = config_settle(run->config, &facts, err, sizeof err);
+    if (run->config == NULL) fail(EXIT_CONFIG, "%s", err);
     config_free(stored);
 }
 

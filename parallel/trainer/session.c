@@ -20,7 +20,7 @@ bool session_connects(const Session *s)
     return s->gpus == GPUS_EACH;
 }
 
-/* Returns whether the devices are to be connected. In a counted world nobody is there. */
+/* Returns whether the devices are to be connected. In a counted world there are no other ranks. */
 static bool uses_nccl(const Session *s)
 {
     return session_connects(s) && !s->counted;
@@ -111,7 +111,7 @@ void session_build(Session *s, const Config *config, Comm *world, bool gradients
     s->params = zero_params(s->store);
 }
 
-/* The device, and the groups that are made of the world, note everything from here on. */
+/* From here on the device, and the groups made from the world, record everything. */
 static void open_flight(Session *s, Comm *world)
 {
     s->flight = flight_create();
@@ -142,6 +142,8 @@ void session_open_counted(Session *s, const Config *config, Comm *world, const C
 {
     *s = (Session){.counted = true};
     device_counted_open(&s->dev, facts);
+    /* The same as on the device that the config asks for. */
+    s->dev.attention_sums_biases = config->cuda.attention == ATTENTION_HOPPER;
     if (world->size > 1 && s->dev.backend->place == PLACE_DEVICE) s->gpus = GPUS_EACH;
     session_build(s, config, world, gradients);
 }
@@ -331,7 +333,7 @@ bool session_take_weights(Session *s, CheckpointIo *io, WeightSource *source, Ta
     return good;
 }
 
-/* Takes the weights of a checkpoint that has nothing else. */
+/* Loads the weights of a checkpoint that has nothing else. */
 static bool read_alone(Session *s, CheckpointIo *io, Checkpoint *checkpoint, char *err, size_t n)
 {
     Take take = {.from = checkpoint_folder(checkpoint), .same_ids = true};

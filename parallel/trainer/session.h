@@ -19,10 +19,10 @@ typedef struct {
     const Config *config;
     Device dev;
     Comm *world;    /* all ranks; NULL: a single rank */
-    Flight *flight; /* of this rank, if the session has gradients and is not counted; else NULL */
+    Flight *flight; /* flight recorder; NULL without gradients, and if the session is counted */
     Gpus gpus;      /* whether ranks share a GPU or have one each */
-    /* The device and the world are only counted: nothing is computed or sent, and nobody reads what
-     * is in memory. */
+    /* The device and the world are only counted: nothing is computed or sent, and nothing reads the
+     * memory. */
     bool counted;
     Grid grid;
     /* Set by session_allocate: `tp` for training, `uncut` for a decoder's passes, which cut no rows
@@ -40,31 +40,37 @@ typedef struct {
 } Session;
 
 /* Opens the device that config->device and the config section "cpu" ask for. The ranks of `world`
- * that are on this machine share its cores; NULL means a single rank. Ranks that a launcher has
- * started must call it together: all get the same number of threads and, with cpu.level "auto", the
- * highest level that all of their CPUs have. Returns false and sets `err` on failure. Ends the
- * program (EXIT_CONFIG) if a CPU of these ranks lacks the level that the config gives. */
+ * that are on this machine share its cores; NULL means a single rank. Ranks started by a launcher
+ * must call it together: all get the same number of threads and, with cpu.level "auto", the highest
+ * level that all of their CPUs have. Returns false and sets `err` on failure. Ends the program
+ * (EXIT_CONFIG) if a CPU of these ranks lacks the level that the config gives. */
 bool session_open_device(Device *dev, const Config *config, Comm *world, char *err, size_t n);
-/* Returns whether session_open_device will open a CUDA device; looks for one if the config leaves
+/* Returns whether session_open_device will open a CUDA device. Looks for one if the config leaves
  * the choice open, and prepares the driver for config->world ranks. */
 bool session_on_cuda(const Config *config);
-/* Returns what config_settle must know of the devices that the config's ranks will open
- * (ConfigFacts.device); all 0 if they are CPUs. */
+/* Returns what config_settle must know about the devices that the config's ranks will open
+ * (ConfigFacts.device); all 0 if these are CPUs. */
 DeviceFacts session_facts(const Config *config);
-/* Returns what config_load must know of this machine to read a config for `world` ranks
+/* Like session_facts, for ranks that a launcher has started and that are connected: returns the
+ * smallest value of each property among the devices of all ranks. */
+DeviceFacts session_least_facts(const Config *config, Comm *world);
+/* Settles a config (config_settle) for the devices that its ranks will open, with data of this
+ * vocabulary size (0: not known). Ends the program (EXIT_CONFIG) if config_settle refuses it. */
+const Config *session_settle(const Config *config, int64_t vocab_size);
+/* Returns what config_load must know about this machine to read a config for `world` ranks
  * (ConfigContext.world): its devices. */
 ConfigContext session_context(int64_t world);
 
-/* Returns how to start `ranks` ranks that will open a session of the config: as processes or as
- * threads (gpus_prepare). */
+/* Returns the options with which to start `ranks` ranks that will open a session of the config, as
+ * processes or as threads (gpus_prepare). */
 LaunchOptions session_launch(const Config *config, int ranks, LaunchKind kind);
-/* Returns whether there are several ranks with one GPU each; NCCL then carries their device memory.
- * Known once session_open has returned. */
+/* Returns whether there are several ranks with one GPU each; NCCL then transfers device memory
+ * between them. Known after session_open has returned. */
 bool session_connects(const Session *session);
 
-/* Cuts the model's layers into `runs` consecutive runs, as the config asks. Returns runs + 1 row
- * numbers of the layers' table (layers.h): where each run begins, and where the last ends. The
- * caller frees the array. config->model.vocab_size must be set. */
+/* Splits the model's layers into `runs` consecutive ranges, as the config asks. Returns runs + 1
+ * row numbers of the layers' table (layers.h): where each range begins, and where the last one
+ * ends. The caller frees the array. config->model.vocab_size must be set. */
 int *session_borders(const Config *config, int runs);
 /* Builds everything that needs no device: grid, table of parameters, layers and their store, all
  * laid out without memory. With `gradients`, the store also gets gradients, and the schedule of a
@@ -72,13 +78,13 @@ int *session_borders(const Config *config, int runs);
  * it, and the world must outlive the session; NULL: a single rank. */
 void session_build(Session *session, const Config *config, Comm *world, bool gradients);
 /* Opens the device that the config asks for, then calls session_build. Returns false and sets `err`
- * if there is no such device. Ends the program if the ranks cannot share out the GPUs
+ * if there is no such device. Ends the program if the ranks cannot divide the GPUs among them
  * (gpus_agree). */
 bool session_open(Session *session, const Config *config, Comm *world, bool gradients, char *err,
                   size_t n);
 /* The same for one rank of a counted world (counted.h) on a counted device, without any other rank
- * and whatever devices this machine has. With several ranks each has a device of its own, unless
- * the facts say that device memory is host memory. */
+ * and whatever devices this machine has. If there are several ranks, each has its own device,
+ * unless the facts say that device memory is host memory. */
 void session_open_counted(Session *session, const Config *config, Comm *world,
                           const CountedFacts *facts, bool gradients);
 /* Allocates the session's memory on the open device; all ranks must call it together. Prepares the
@@ -86,14 +92,15 @@ void session_open_counted(Session *session, const Config *config, Comm *world,
  * opens what tensor-parallel ranks (the regions) and stages (pipeline and relay) use to send data
  * to each other. First warns if device "auto" had to skip a device that exists. The warning is not
  * given by session_open, so a run prints its plan before it. The caller must then call
- * session_connect: until then, where ranks have a GPU each, their devices exchange nothing. */
+ * session_connect; before that, ranks with one GPU each exchange no device memory. */
 void session_allocate(Session *session);
-/* Connect the ranks by NCCL; end that. Both do nothing unless the ranks have a GPU each, and all
- * ranks must call them together. They keep a rule: between the first NCCL call and the last
- * allocation all ranks meet. Allocating or releasing memory of a device may wait for another GPU,
- * on which NCCL waits for a rank that is not there yet. Loading a kernel may wait as well. So all
- * memory is allocated and all computation warmed up before session_connect, and released after
- * session_meet. Between the two the device's memory is fixed (Device.fixed in device.h). */
+/* session_connect connects the ranks by NCCL; session_meet ends the use of NCCL. Both do nothing
+ * unless each rank has its own GPU, and all ranks must call them together. They keep a rule: all
+ * ranks pass a barrier between the last allocation and the first NCCL call, and between the last
+ * NCCL call and the first release. Allocating or releasing device memory may wait for another GPU,
+ * on which NCCL waits for a rank that has not made the call yet. Loading a kernel may wait as well.
+ * So all memory is allocated and all computation warmed up before session_connect, and released
+ * after session_meet. Between the two the device's memory is fixed (Device.fixed in device.h). */
 void session_connect(Session *session);
 void session_meet(Session *session);
 /* Replaces what depends on the size of a micro-batch, after session_allocate: `config` differs from
@@ -101,8 +108,8 @@ void session_meet(Session *session);
 void session_shrink(Session *session, const Config *config);
 void session_close(Session *session);
 
-/* Runs the actions of a schedule one by one, and says so to the flight. `after` is called after
- * each of them; NULL: nothing is. */
+/* Runs the actions of a schedule one by one, and records them in the flight recorder. Calls `after`
+ * after each of them, unless it is NULL. */
 void session_run(Session *session, const Stage *stage, const Schedule *schedule,
                  void (*after)(void *context), void *context);
 /* Returns the connection by which a decoder's passes go through the stages; NULL: a single
@@ -110,7 +117,8 @@ void session_run(Session *session, const Stage *stage, const Schedule *schedule,
 const Relay *session_relay(const Session *session);
 /* Seconds that this rank has spent so far communicating device memory (CommCounts). `tensor` are
  * collectives of tensor-parallel ranks and `collectives` all others, both including the wait for
- * peers. `exchanges` are transfers between stages, and `stages` is the wait for other stages. */
+ * peers. `exchanges` is the time of transfers between stages, and `stages` the wait for other
+ * stages. */
 typedef struct {
     double tensor, collectives, exchanges, stages;
 } CommSeconds;
@@ -132,20 +140,21 @@ typedef struct {
     ParamExtent extent; /* count is 0 if this rank has none */
     Shard shard;
 } SessionExtent;
-/* Writes these for all parameters: out[0..table.n_params). */
+/* Writes one for each parameter to out[0..table.n_params). */
 void session_extents(Session *session, Purpose purpose, SessionExtent *out);
 /* Writes this rank's piece of every weight to `out`, in table order; `out` has room for
  * table.n_params. With PURPOSE_COUNT, for saving, the pieces of different ranks do not overlap.
- * With PURPOSE_UPDATE, for reading, they have everything that this rank keeps. The memory of shards
- * never moves, so the pieces are valid as long as the session. */
+ * With PURPOSE_UPDATE, for reading, they contain everything that this rank keeps. The memory of
+ * shards never moves, so the pieces are valid as long as the session. */
 void session_weights(Session *session, Purpose purpose, Piece *out);
-/* Reads the weights of a checkpoint. Returns false and sets `err` on failure. Only if it holds
- * weights alone (checkpoint_weights_only) may their dtype be another one. */
+/* Reads the weights of a checkpoint. Returns false and sets `err` on failure. The dtype may differ
+ * from the session's only if the checkpoint holds nothing but weights (checkpoint_weights_only). */
 bool session_read_weights(Session *session, CheckpointIo *io, Checkpoint *checkpoint, char *err,
                           size_t n);
-/* Takes the weights from a source, whatever its dtypes, and masters[i] of each parameter whose name
- * is not NULL (take_weights); masters may be NULL. Each rank passes its own source. Returns false
- * and sets `err` if they do not fit or cannot be read. */
+/* Loads the weights from a source, whatever its dtypes, and also fills masters[i], the piece of a
+ * master copy, for each parameter i whose masters[i].name is not NULL (take_weights). masters may
+ * be NULL. Each rank passes its own source. Returns false and sets `err` if they do not fit or
+ * cannot be read. */
 bool session_take_weights(Session *session, CheckpointIo *io, WeightSource *source, Take *take,
                           const Piece *masters, char *err, size_t n);
 /* Publishes all weights to the store, after session_connect. */

@@ -1,4 +1,5 @@
-/* session_device.c -- which device a session opens, and with how many threads. See session.h. */
+/* session_device.c -- chooses and opens the device of a session, and its number of threads. See
+ * session.h. */
 #include "model/core/check.h"
 #include "model/core/device_cpu.h"
 #include "parallel/grid/control.h"
@@ -38,9 +39,26 @@ DeviceFacts session_facts(const Config *config)
     if (!session_on_cuda(config)) return (DeviceFacts){0};
     const char *name = device_name(config);
     DeviceSurvey seen = device_survey(name);
-    /* On other machines there may be more ranks, each with a GPU there. */
+    /* On other machines there may be further ranks, each with its own GPU. */
     bool fewer = gpus_each(seen, config->world) && seen.count < config->world;
     return device_survey_facts(name, fewer ? seen.count : config->world);
+}
+
+DeviceFacts session_least_facts(const Config *config, Comm *world)
+{
+    DeviceFacts own = session_facts(config);
+    return (DeviceFacts){.capability = (int)-control_max(world, -own.capability),
+                         .bytes = -control_max(world, -own.bytes),
+                         .lacks_hopper = control_max(world, own.lacks_hopper) > 0};
+}
+
+const Config *session_settle(const Config *config, int64_t vocab_size)
+{
+    char err[2048];
+    ConfigFacts facts = {.device = session_facts, .vocab_size = vocab_size};
+    const Config *settled = config_settle(config, &facts, err, sizeof err);
+    if (settled == NULL) fail(EXIT_CONFIG, "%s", err);
+    return settled;
 }
 
 ConfigContext session_context(int64_t world)
@@ -51,14 +69,14 @@ ConfigContext session_context(int64_t world)
                            .launched = launch_joined()};
 }
 
-/* Returns the lowest of the levels of the ranks' CPUs: ranks with different kernels would round
+/* Returns the lowest level among the ranks' CPUs: ranks with different kernels would round
  * differently. Ends the program (EXIT_CONFIG) if the config asks for a level that a rank's CPU
  * lacks. */
 static CpuLevel common_level(const Config *config, Comm *world)
 {
     char err[512] = "", place[300];
     CpuLevel asked = config->cpu.level, best = cpu_level_best();
-    bool good = asked <= best || session_on_cuda(config); /* a GPU's rank computes nothing there */
+    bool good = asked <= best || session_on_cuda(config); /* CPU unused on GPU ranks */
     if (!good)
         error_set(err, sizeof err,
                   "rank %d%s: its CPU lacks %s, the best it has is %s; write cpu.level \"auto\"",
@@ -69,9 +87,9 @@ static CpuLevel common_level(const Config *config, Comm *world)
     return asked == CPU_LEVEL_AUTO ? lowest : asked;
 }
 
-/* Returns how many threads each rank has if the config does not say: its share of the cores, the
- * least of all ranks. The number of threads decides how some sums are divided, so it must be the
- * same on all. */
+/* Returns how many threads each rank has if the config does not say: the smallest share of cores
+ * among all ranks. The number of threads decides how some sums are divided, so it must be the same
+ * on all. */
 static int common_threads(Comm *world)
 {
     int threads = pool_allowed_cores() / machines_share_cores(world);
@@ -86,11 +104,12 @@ static DeviceOptions device_options(const Config *config, Comm *world)
                              .index = machines.local_rank,
                              .level = config->cpu.level,
                              .blas = config->cpu.blas,
-                             .tf32 = config->cuda.tf32};
+                             .tf32 = config->cuda.tf32,
+                             .hopper_attention = config->cuda.attention == ATTENTION_HOPPER};
     if (!machines.joined) return options;
     options.level = common_level(config, world);
     if (options.threads == 0) options.threads = common_threads(world);
-    /* Each process has its own OpenBLAS, and a GPU of its own. */
+    /* Each process has its own OpenBLAS and its own GPU. */
     if (strcmp(launch_kind(world), "processes") == 0) options.local_ranks = 1;
     return options;
 }

@@ -58,8 +58,8 @@ static int64_t round_to(int64_t value, int64_t unit)
     return value < unit ? unit : value / unit * unit;
 }
 
-/* Sets a small model of the config's kind: as many blocks as there are runs of layers, and sizes
- * that tensor-parallel ranks can divide. */
+/* Sets a small model of the config's kind: as many blocks as there are layer ranges, and sizes that
+ * tensor-parallel ranks can divide. */
 static void set_small_model(Settings *s, const Config *c)
 {
     int64_t tp = c->parallel.tensor, runs = c->parallel.pipeline * c->parallel.pipeline_chunks;
@@ -77,14 +77,16 @@ static void set_small_model(Settings *s, const Config *c)
     set_number(s, "model.vocab_size", min_i64(vocabulary, MOST_VOCABULARY));
     set_number(s, "data.seq_length", length);
     set_number(s, "model.max_position_embeddings", length);
+    /* The Hopper kernels do not support heads of this size. */
+    set_text(s, "cuda.attention", "portable");
     /* The config's own split is for another number of blocks. */
     set_text(s, "parallel.pipeline_split", "null");
     /* Without this, ZeRO would keep such small units whole. */
     set_number(s, "zero_optimization.stage3_param_persistence_threshold", 0);
 }
 
-/* Removes all keys of a grid, which leaves a single rank. It keeps the optimizer's states on the
- * device, so that states on the host are compared, too. */
+/* Removes all keys of a grid, which leaves a single rank. This rank keeps the optimizer states on
+ * the device, so states on the host are compared with them. */
 static void set_one_rank(Settings *s)
 {
     const char *key;
@@ -102,6 +104,7 @@ static void set_no_16_bits(Settings *s)
     set_text(s, "bf16.bf16_optimizer_states", "false");
     set_text(s, "data_types.grad_accum_dtype", "null");
     set_text(s, "communication_data_type", "null");
+    set_text(s, "cuda.attention", "portable");
     set_text(s, "seq_parallel_communication_data_type", "null");
 }
 
@@ -112,7 +115,8 @@ static bool set_f64(Settings *s, const Config *c, int *code)
     set_text(s, "fp64.enabled", "true");
     set_no_16_bits(s);
     set_text(s, "device", "cpu");
-    /* The error of an update is at most lr / eps, here ten times, that of its gradient. */
+    /* The error of an update is at most lr / eps times, here ten times, the error of its
+     * gradient. */
     double lr = c->optimizer.params.lr, eps = fmax(1e-4, lr / 10);
     if (c->optimizer.type == OPTIMIZER_SGD || c->optimizer.params.eps >= eps) return true;
     if (eps > MOST_EPS) {
@@ -143,7 +147,7 @@ static const Config *load(const VerifyOptions *o, const Settings *s, int64_t wor
     if (config == NULL && aloud) config_report_print(&report, false, stderr);
     if (config == NULL) *code = config_report_code(&report);
     config_report_free(&report);
-    return config ? config_settle(config, &(ConfigFacts){.device = session_facts}, NULL, 0) : NULL;
+    return config ? session_settle(config, 0) : NULL;
 }
 
 /* Loads the config as given. Its batch need not fit the number of ranks, because a smaller batch
@@ -181,7 +185,8 @@ bool verify_configs_load(VerifyConfigs *c, const VerifyOptions *o, int *code)
         if (o->full && g->model.vocab_size == 0)
             set_number(&s, "model.vocab_size", g->data.tokenizer_vocab_size);
         bool good = !f64 || set_f64(&s, g, code);
-        /* The scale would begin high and decrease by steps that overflow; there are only three. */
+        /* The scale would begin high and decrease by steps that overflow, but there are only three
+         * steps. */
         if (!f64 && g->fp16.initial_scale_power > SCALE_POWER)
             set_number(&s, "fp16.initial_scale_power", SCALE_POWER);
         /* With "sum", a grid's gradient would be a multiple of a single rank's. */
@@ -195,8 +200,9 @@ bool verify_configs_load(VerifyConfigs *c, const VerifyOptions *o, int *code)
         /* The single rank processes the micro-batches of all ranks one after another. */
         set_number(&s, "gradient_accumulation_steps", micros * dp);
         set_one_rank(&s);
-        /* By default both depend on the devices of all ranks. */
+        /* By default these depend on the devices of all ranks. */
         if (c->grid) set_number(&s, "model.head_chunk_rows", c->grid->model.head_chunk_rows);
+        if (c->grid) set_text(&s, "cuda.attention", config_word(c->grid, "cuda.attention"));
         if (c->grid) set_text(&s, "model.fused_gelu", c->grid->model.fused_gelu ? "true" : "false");
         if (c->grid) c->single = load(o, &s, 1, true, code);
         set_no_16_bits(&s);

@@ -95,7 +95,7 @@ static void a_tokenizer_trained_on_the_text_may_have_fewer_ids_than_the_model(vo
 
 /* A run's stored config has the vocabulary that a small text gave. The config that the run was
  * started with allows that vocabulary, so the two do not differ in it. */
-static void a_vocabulary_that_a_text_has_lowered_is_no_difference(void **state)
+static void a_vocabulary_lowered_by_the_text_is_not_a_config_change(void **state)
 {
     (void)state;
     static const struct {
@@ -233,7 +233,9 @@ static void defaults_that_depend_on_the_device_follow_its_generation_and_memory(
         {GPT2 BF16 ", \"activation_checkpointing\": {\"policy\": \"selective\"}", 90, 85, 16384,
          false},
         {GPT2 BF16 ", \"activation_checkpointing\": {\"policy\": \"full\"}", 90, 85, 16384, true},
-        {"\"model\": {\"fused_gelu\": false, \"head_chunk_rows\": 5}" BF16, 90, 85, 5, false},
+        {"\"model\": {\"fused_gelu\": false, \"head_chunk_rows\": 5}, "
+         "\"cuda\": {\"attention\": \"portable\"}" BF16,
+         90, 85, 5, false},
         {"\"model\": {\"fused_gelu\": \"auto\", \"head_chunk_rows\": \"auto\"}" BF16, 90, 85, 16384,
          true},
     };
@@ -253,7 +255,7 @@ static void defaults_that_depend_on_the_device_follow_its_generation_and_memory(
 }
 
 /* A run keeps the values that it began with, on whatever device it goes on. */
-static void a_run_keeps_what_its_first_device_gave(void **state)
+static void a_run_keeps_the_defaults_of_its_first_device(void **state)
 {
     (void)state;
     static const struct {
@@ -302,11 +304,12 @@ static void a_run_keeps_what_its_first_device_gave(void **state)
     config_free(stored);
     config_free(run);
     free(kept);
-    /* A run that was stored before these keys existed was computed with 0 and false. */
+    /* A run that was stored before these keys existed was computed with these values. */
     stored = parsed(&as_stored, text, NULL);
     const Config *c = settled_on(config_test_parse(text, 0, NULL), 90, 85, stored);
     assert_int_equal(c->model.head_chunk_rows, 0);
     assert_false(c->model.fused_gelu);
+    assert_int_equal(c->cuda.attention, ATTENTION_PORTABLE);
     config_free(c);
     config_free(stored);
 #undef GPT2
@@ -381,10 +384,10 @@ int main(void)
         cmocka_unit_test(config_settle_takes_the_vocabulary_of_the_data_or_refuses),
         cmocka_unit_test(config_settle_changes_only_the_given_facts),
         cmocka_unit_test(a_tokenizer_trained_on_the_text_may_have_fewer_ids_than_the_model),
-        cmocka_unit_test(a_vocabulary_that_a_text_has_lowered_is_no_difference),
+        cmocka_unit_test(a_vocabulary_lowered_by_the_text_is_not_a_config_change),
         cmocka_unit_test(a_set_vocabulary_replaces_a_contradicting_one_of_the_file),
         cmocka_unit_test(defaults_that_depend_on_the_device_follow_its_generation_and_memory),
-        cmocka_unit_test(a_run_keeps_what_its_first_device_gave),
+        cmocka_unit_test(a_run_keeps_the_defaults_of_its_first_device),
         cmocka_unit_test(config_of_short_sequences_keeps_the_model),
         cmocka_unit_test(config_of_one_share_divides_a_micro_batch_among_the_ranks),
     };

@@ -116,6 +116,44 @@ static void test_one_rank_stands_for_its_stage_in_a_world_of_65536(void **state)
     }
 }
 
+/* Returns the bytes that the calls of an op move in a step. */
+static int64_t bytes_of(const StagePlan *plan, OpId op)
+{
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < plan->step.n[GRAPH_COMPUTE]; i++) {
+        const GraphNode *node = &plan->step.node[GRAPH_COMPUTE][i];
+        if (node->kind == NODE_OP && node->code == (int)op) bytes += node->bytes;
+    }
+    return bytes;
+}
+
+/* With attention for Hopper, the gradients of the biases of q, k and v are outputs of attention,
+ * and not of a linear: in f32, added to by the second micro-batch. */
+static void test_the_plan_computes_bias_gradients_where_the_device_does(void **state)
+{
+    enum { BLOCKS = 12, BYTES = 3 * 768 * 4 };
+    int64_t attention[2], linear[2];
+    (void)state;
+    for (int hopper = 0; hopper < 2; hopper++) {
+        const World w = {"configs/gpt2_124m.json",
+                         1,
+                         1,
+                         1,
+                         2,
+                         {hopper ? "cuda.attention=hopper" : "cuda.attention=portable"}};
+        const Config *config = read_config(&w);
+        const CountedFacts facts = {.facts = h100.device, .place = PLACE_DEVICE};
+        StagePlan plan;
+        plan_rank(config, &facts, 0, &plan);
+        attention[hopper] = bytes_of(&plan, OP_attention_backward);
+        linear[hopper] = bytes_of(&plan, OP_linear_backward_weight);
+        plan_rank_free(&plan);
+        config_free(config);
+    }
+    assert_int_equal(attention[1] - attention[0], BLOCKS * BYTES * 3);
+    assert_int_equal(linear[0] - linear[1], BLOCKS * BYTES * 3);
+}
+
 static void test_more_ranks_than_possible_are_refused(void **state)
 {
     const World w = {"configs/gpt2_124m.json", 1, 65536, 2, 1, {NULL}};
@@ -133,6 +171,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_rank_stands_for_its_stage_in_a_world_of_65536),
+        cmocka_unit_test(test_the_plan_computes_bias_gradients_where_the_device_does),
         cmocka_unit_test(test_more_ranks_than_possible_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

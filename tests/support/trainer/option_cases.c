@@ -137,6 +137,7 @@ const OptionCase option_cases[] = {
     {.key = "cpu.threads", .value = "2", .shows = "2 threads"},
     {.key = "cpu.blas", .value = "openblas", .shows = "built-in products"},
     {.key = "cuda.tf32", .elsewhere = "test_emu_products"},
+    {.key = "cuda.attention", .elsewhere = "test_hopper_choice"},
     {.key = "device", .value = "cuda", .shows = "built-in products"},
     SEE("seed", "8"),
     SEE("train_batch_size", "6"),
