@@ -43,7 +43,7 @@ static const Config *read_config(const char *run, int64_t ranks, int n_sets,
 }
 
 /* Returns the end of the message that data are missing: the files of a set are not needed, unless
- * this command asks for the set. */
+ * this command evaluates the set. */
 static const char *without_sets(const OpenedRun *r, const char *err, ExitCode code)
 {
     bool missing =
@@ -52,7 +52,7 @@ static const char *without_sets(const OpenedRun *r, const char *err, ExitCode co
     return missing && !asked ? "; --set eval.sets=null leaves the sets out" : "";
 }
 
-/* On ranks that a launcher has started, each opens the data by itself. */
+/* Ranks that a launcher has started each open the data themselves. */
 static void open_in_turn(OpenedRun *r, Comm *world)
 {
     char err[2048];
@@ -85,6 +85,22 @@ static void open_own_data(OpenedRun *r, const char *run, Comm *world)
              r->data.tokenizer_path, run);
 }
 
+/* A run that was trained with the attention kernels for Hopper can be read on every device. Ends
+ * the program (EXIT_CONFIG) if a --set asks for them and a device does not have them. */
+static void settle_attention(OpenedRun *r, Comm *world)
+{
+    char err[2048];
+    if (r->config->cuda.attention != ATTENTION_HOPPER) return;
+    DeviceFacts facts = world ? session_least_facts(r->config, world) : session_facts(r->config);
+    const Config *settled =
+        config_settle(r->config, &(ConfigFacts){.known = &facts, .opened = true}, err, sizeof err);
+    if (settled == NULL) fail(EXIT_CONFIG, "%s", err);
+    r->config = settled;
+    if (settled->cuda.attention != ATTENTION_HOPPER && facts.capability > 0 && launch_leads())
+        fprintf(stderr, "attention: by the portable kernels; training took those for Hopper, which "
+                        "are not here. That changes rounding only\n");
+}
+
 void opened_run_open(OpenedRun *r, const OpenedArguments *a, bool with_data)
 {
     char err[2048];
@@ -97,15 +113,16 @@ void opened_run_open(OpenedRun *r, const OpenedArguments *a, bool with_data)
     if (r->is_checkpoint && r->choice != OPEN_BEST_OR_NEWEST)
         fail(EXIT_USAGE, "%s is one checkpoint; %s chooses one of a run: give %s, or leave it out",
              a->run, a->best ? "--best" : "--newest", shell_quoted_path(r->folder));
-    /* The text of generate is all of its output. */
+    /* generate prints only its text; it shows progress on a terminal only. */
     r->progress = with_data ? progress_begin() : progress_begin_quiet();
     r->config = read_config(r->folder, ranks, a->set.count, a->set.item);
-    /* Checked before any rank starts: a run without checkpoints cannot be opened. */
+    /* Checked before ranks start: a run without checkpoints cannot be opened. */
     int n = r->is_checkpoint ? 1 : checkpoint_list(r->folder, &steps, err, sizeof err);
     if (n < 0) fail(EXIT_MISSING, "%s", err);
     if (n == 0) fail(EXIT_MISSING, "%s has no checkpoint yet", r->folder);
     free(steps);
     Comm *world = launch_join(r->config);
+    settle_attention(r, world);
     r->tokenizer = identity_tokenizer(r->folder);
     if (with_data) open_own_data(r, r->folder, world);
 }
@@ -135,7 +152,7 @@ static void check_model_of(OpenedRank *r, const Comm *world, const Checkpoint *c
     free(weights);
     if (fits) return;
     /* The weights do not fit this config. If a --set changed a key that determines shapes, that is
-     * the reason. Otherwise return: reading the weights will report what is wrong. */
+     * the reason. Otherwise return: reading the weights will report the error. */
     const char *path = checkpoint_folder(checkpoint),
                *text = checkpoint_manifest(checkpoint)->config;
     ConfigReport report;
@@ -195,7 +212,7 @@ static bool open_chosen(const OpenedRank *r, CheckpointIo *io, Checkpoint **out,
 }
 
 /* Opens a session on one rank and loads its weights from the checkpoint. On failure all ranks end
- * the program together: each has found the same error, or they have agreed on it. */
+ * the program together: all have found the same error, or have agreed on it. */
 static void join(OpenedRank *r, Comm *world)
 {
     char err[2048];

@@ -174,13 +174,71 @@ if [ -n "$emulated" ]; then
     for config in "$TINY" kept; do
         words=("${short[@]}" "${gelu[@]}" --out kept)
         [ "$config" = "$TINY" ] || words=()
-        expect_code "device: the run goes on with another GPU by $config" 85 "$TRAIN" "$config" "${words[@]}" --set max_time=1e-9
-        check "device: going on by $config keeps what depends on the device" bash \
+        expect_code "device: the run resumes on another GPU with $config" 85 "$TRAIN" "$config" "${words[@]}" --set max_time=1e-9
+        check "device: resuming with $config keeps the values that depend on the device" bash \
             -c "grep -q '\"head_chunk_rows\": 8192' kept/config.json && grep -q '\"fused_gelu\": false' kept/config.json"
-        check "device: going on by $config reports no change" bash -c "! grep -q 'model\.' output"
+        check "device: resuming with $config reports no change" bash -c "! grep -q 'model\.' output"
     done
-    expect_code "device: the run goes on with other chunks" 0 "$TRAIN" kept --set model.head_chunk_rows=64 --set max_time=0
+    expect_code "device: the run resumes with other chunks" 0 "$TRAIN" kept --set model.head_chunk_rows=64 --set max_time=0
     check "device: other chunks are reported" grep -q 'model.head_chunk_rows was 8192, is 64: changes rounding only' output
+    for line in "90 portable and hopper; cuda.attention auto takes portable" "80 portable; cuda.attention auto takes portable (those for Hopper need" \
+        "100 portable; cuda.attention auto takes portable (those for Hopper need"; do
+        check "device: doctor says which attention a GPU of capability ${line%% *} has" \
+            bash -c "EMU_CAPABILITY=${line%% *} '$TRAIN' doctor | tr -s ' ' | grep -qF 'ok attention kernels ${line#* }'"
+    done
+    # Attention by the kernels for Hopper: a run keeps them, says what changes, and is refused where they are missing.
+    wide=(--set device=cuda --set bf16.enabled=true --set model.hidden_size=128 --set model.num_attention_heads=2
+        --set model.num_layers=1 --set max_time=1e-9)
+    expect_code "device: a run begins with attention for Hopper" 85 "$TRAIN" "$TINY" "${short[@]}" "${wide[@]}" \
+        --set cuda.attention=hopper --out hopper
+    expect_code "device: a run with attention for Hopper resumes without the key" 85 "$TRAIN" "$TINY" "${short[@]}" "${wide[@]}" --out hopper
+    check "device: resuming without the key keeps attention for Hopper" grep -q '"attention": "hopper"' hopper/config.json
+    check "device: resuming without the key reports no change" bash -c "! grep -q 'cuda.attention' output"
+    EMU_CAPABILITY=80 expect_code "device: a run with attention for Hopper does not resume on another GPU" 78 "$TRAIN" "$TINY" "${short[@]}" "${wide[@]}" --out hopper
+    check "device: the message says what the run began with" \
+        grep -q 'cuda.attention: the run began with "hopper"; .* a GPU here has 8.0; write "portable", which changes rounding only' output
+    EMU_CAPABILITY=80 expect_code "device: it does not resume there with its own config either" 78 "$TRAIN" hopper
+    # It can be read on every device.
+    read_elsewhere="attention: by the portable kernels; training took those for Hopper, which are not here. That changes rounding only"
+    expect_code "device: generate uses the attention of the run" 0 "$TRAIN" generate hopper --prompt x --tokens 3
+    check "device: generate prints no note if it uses the attention of the run" bash -c "! grep -q 'attention' output"
+    for command in "generate hopper --prompt x --tokens 3" "eval hopper"; do
+        # shellcheck disable=SC2086 # words
+        EMU_CAPABILITY=80 expect_code "device: ${command%% *} of such a run works on another GPU" 0 "$TRAIN" $command
+        check "device: ${command%% *} says which attention it uses" grep -qF "$read_elsewhere" output
+        # shellcheck disable=SC2086 # words
+        expect_code "device: ${command%% *} of such a run works on a CPU" 0 "$TRAIN" $command --set device=cpu
+        check "device: ${command%% *} on a CPU prints no note about attention" bash -c "! grep -q '^attention:' output"
+        # shellcheck disable=SC2086 # words
+        EMU_CAPABILITY=80 refused "${command%% *} with the key is refused on another GPU" 78 \
+            'set cuda.attention=hopper: cuda.attention: "hopper" is for GPUs of compute capability 9.0' \
+            "$TRAIN" $command --set cuda.attention=hopper
+    done
+    # A program without code for sm_90a, which make links next to the emulated one if it is named.
+    bare=${TRAIN}_without_90a
+    if [ -x "$bare" ]; then
+        "$bare" doctor | tr -s ' ' >findings
+        found "that a program has no code for sm_90a" \
+            "ok attention kernels portable; cuda.attention auto takes portable (this program is built without 90a in ARCH)"
+        lacking='and this program was built without 90a in ARCH; write "portable"'
+        refused "without sm_90a, attention for Hopper is refused" 78 "with code for sm_90a, $lacking" "$bare" "$TINY" "${short[@]}" "${wide[@]}" \
+            --set cuda.attention=hopper --out missing
+        refused "without sm_90a, a run with attention for Hopper does not go on" 78 "$lacking, which changes rounding only" \
+            "$bare" hopper
+        expect_code "device: without sm_90a, such a run can be read" 0 "$bare" generate hopper --prompt x --tokens 3
+        check "device: without sm_90a, generate says which attention it uses" grep -qF "$read_elsewhere" output
+        expect_code "device: without sm_90a, auto trains" 85 "$bare" "$TINY" "${short[@]}" "${wide[@]}" --set cuda.attention=auto \
+            --out bare
+        check "device: without sm_90a, auto uses portable attention" grep -q '"attention": "portable"' bare/config.json
+    else
+        skip "device: without sm_90a, attention for Hopper is refused" "there is no $(basename "$bare"): name it to make"
+    fi
+    expect_code "device: a run with attention for Hopper resumes with portable attention" 0 "$TRAIN" hopper --set cuda.attention=portable --set max_time=0
+    check "device: portable attention is reported" grep -q 'cuda.attention was "hopper", is "portable": changes rounding only' output
+    two=("${wide[@]}" --set cuda.attention=hopper --ranks 2 --set train_batch_size=2 --set train_micro_batch_size_per_gpu=1
+        --set gradient_accumulation_steps=null)
+    expect_code "device: verify uses portable attention for its small model" 0 "$TRAIN" verify "$TINY" "${two[@]}"
+    expect_code "device: verify --full uses attention for Hopper on both sides" 0 "$TRAIN" verify "$TINY" --full "${two[@]}"
     # Streams that run late change neither the recorded events nor their order.
     head -c 20000 text.txt >short.txt
     for streams in strict deferred random; do
