@@ -6,7 +6,8 @@
 #   scripts/bench_gpu.sh [FILE]        writes the table to FILE (default out/bench/gpu.md) and prints it
 #   scripts/bench_gpu.sh --out DIR     writes it to DIR/bench_gpu.md, and what the measurements printed to DIR/bench_gpu.tar.gz
 #   scripts/bench_gpu.sh --choices ... measures instead what the program chooses by itself on a GPU: steps of GPT-2 124M with
-#                                      several chunks of the head, with GELU in the product and after it, and of few sequences;
+#                                      several chunks of the head, with GELU in the product and after it, of few sequences, and
+#                                      with attention for Hopper where the program has it;
 #                                      the table is out/bench/gpu_choices.md, FILE or DIR/bench_choices.md
 #
 # Each measurement is stopped after its limit: 60 seconds for a step and for the ops, 30 with --choices, 100 for PyTorch, which
@@ -154,6 +155,9 @@ if [ $named = bench_choices ]; then
         choice chunk_1311 "chunks of 1,311 rows" 64 $chunk=1311 $gelu=true
         choice gelu_after "GELU after the product" 64 $chunk=16384 $gelu=false
         choice few "few sequences" 4 $chunk=16384 $gelu=true
+        if "$train" doctor | grep -q '^ok  *attention .*portable and hopper'; then
+            choice hopper "attention for Hopper" 64 $chunk=16384 $gelu=true cuda.attention=hopper
+        fi
     } >"$scratch/table"
     tee "$file" <"$scratch/table"
     keep $named

@@ -27,10 +27,11 @@ gpu_capabilities() {
 }
 
 # kernels_unchanged_since COMMIT: succeeds if nothing has changed since the commit that the machine code of the kernels, or the
-# check of it, depends on. Headers that kernels share with the program and nvcc's options count, too.
+# check of it, depends on. Headers that kernels share with the program and nvcc's options count, too; documents do not, nor do
+# probes, which tests/program/gpu_probe.sh compiles.
 kernels_unchanged_since() {
-    git diff --quiet "$1" -- '*.cu' '*.cuh' model/kernels/cuda 'model/kernels/*.h' model/core/host_device.h tests/support/device \
-        scripts/sass scripts/sass_report.sh 2>/dev/null &&
+    git diff --quiet "$1" -- '*.cu' '*.cuh' ':!tests/probe' ':!*.md' model/kernels/cuda 'model/kernels/*.h' \
+        model/core/host_device.h tests/support/device scripts/sass scripts/sass_report.sh 2>/dev/null &&
         [ -z "$(git diff -G'NVCC|NVFLAGS|CUDA_|ARCH|UNCONTRACTED' "$1" -- Makefile)" ]
 }
 

@@ -115,7 +115,7 @@ build() {
     local code targets arch=()
     mapfile -t targets <<<"$test_names"
     [ -n "$(gpu_capabilities "$CUDA_HOME")" ] || arch=(ARCH=90a)
-    scripts/gpu_probe.sh --build --only "cublaslt,$small_probes" &
+    scripts/gpu_probe.sh --build --only "cublaslt,$small_probes,$maps" &
     make -s -j "$(nproc)" CUDA=1 "${arch[@]}" BUILD=build/gpu build/gpu/train "${targets[@]/#/build/gpu/tests/}"
     code=$?
     wait $!
@@ -139,7 +139,8 @@ doctor() {
 # programs NAME...: runs all these test programs. Fails if one fails, or if one skips a test that needs the GPU. Exits with 69
 # if none fails but one is missing from CHECK_TESTS
 programs() {
-    local bad=0 missing='' name out
+    local bad=0 missing='' name out allowed='only the emulated device'
+    [ -n "${HOPPER_SWEEP:-}" ] || allowed+='|HOPPER_SWEEP'
     out=$(mktemp)
     for name in "$@"; do
         if [ -n "$given" ] && [ ! -x "$CHECK_TESTS/$name" ]; then
@@ -148,7 +149,8 @@ programs() {
         fi
         TEST_DEVICE=cuda "$CHECK_TESTS/$name" >"$out" 2>&1 || bad=1
         cat "$out"
-        if grep -qE '^skipped: (cuda|no CUDA)|^\[  SKIPPED \]' "$out"; then
+        # Two skips are allowed: counts of launches, which only the emulated device has, and sweeps that were not asked for.
+        if grep -E '^skipped: ' "$out" | grep -qvE "$allowed" || { grep -q '^\[  SKIPPED \]' "$out" && ! grep -q '^skipped: ' "$out"; }; then
             echo "ERROR: $name did not use the GPU for all of its tests"
             bad=1
         fi
@@ -240,7 +242,8 @@ hosts() {
 
 runs() { TRAIN=$CHECK_TRAIN STEPS=300 RERUNS="again third" tests/program/cuda.sh; }
 
-# probes NAMES: runs the probe programs of these names, which share the item's time; the results go to probes_FIRST.md
+# probes NAMES [VERDICTS]: runs the probe programs of these names, which share the item's time; the results go to
+# probes_FIRST.md. Fails unless all these verdicts are "match"
 probes() {
     local names name code bad=0
     IFS=, read -ra names <<<"$1"
@@ -248,10 +251,45 @@ probes() {
         [ -x "build/probe/$name" ] || { echo "ERROR: $name was not built: see $logs/build.log"; bad=1; }
     done
     PROBE_BIN=build/probe PROBE_SHARE=$(((limit - 3) / ${#names[@]})) \
-        scripts/gpu_probe.sh --out "$logs/probes_${names[0]}.md" --only "$1"
+        scripts/gpu_probe.sh --out "$logs/probes_${names[0]}.md" --only "$1" ${2:+--match "$2"}
     code=$?
     [ $bad -eq 0 ] || code=1
+    [ $code -ne 0 ] || [ -z "${2:-}" ] || echo "found: $(tr , '\n' <<<"$2" | wc -l) verdicts match"
     return $code
+}
+
+# sweep PROGRAM...: programs with all cases of attention for Hopper; HOPPER_SWEEP= leaves them out
+sweep() {
+    if [ -n "${HOPPER_SWEEP-1}" ]; then HOPPER_SWEEP=1 programs "$@"; else (unset HOPPER_SWEEP; programs "$@"); fi
+}
+# hopper COMMAND...: runs it if the program has the attention kernels for Hopper and the GPU can execute them; else exits with 69
+hopper() {
+    local words
+    words=$(sed -nE 's/^ok +attention +//p' "$logs/doctor.txt")
+    [[ $words == *'portable and hopper'* ]] || { echo "no attention for Hopper: ${words:-doctor says nothing about it}"; exit 69; }
+    "$@"
+}
+
+# speed: times attention by both kinds of kernels, as `bench ops` does, and PyTorch's where it is installed. The item's line has
+# the times of GPT-2's heads; results.md has everything.
+speed() {
+    local out=$logs/attention.txt
+    "$CHECK_TRAIN" bench ops --device cuda --dtype bf16 --tokens "${CHECK_TOKENS:-65536}" --only attention >"$out" || return 1
+    "${PYTHON:-python3}" tests/probe/pytorch_step.py --attention --seconds $((limit / 2)) >>"$out" || [ $? -eq 69 ] || return 1
+    cat "$out"
+    awk '/^attention_(forward|backward) .* D64 off0, (portable|hopper) / {
+            match($0, /, (portable|hopper) +[0-9.]+/)
+            split(substr($0, RSTART + 2, RLENGTH - 2), word, / +/)
+            name = $1
+            sub("attention_", "", name)
+            last[name " " word[1]] = word[2]
+        }
+        END {
+            for (part in last) n++
+            if (n != 4) exit 1
+            printf "found: ms, hopper and portable: forward %s, %s; backward %s, %s\n", last["forward hopper"],
+                last["forward portable"], last["backward hopper"], last["backward portable"]
+        }' "$out" || { echo "ERROR: bench ops has not the rows of both kinds of kernels"; return 1; }
 }
 
 # sanitizer TOOL OPTION...: runs the GPU part of the test of ops under compute-sanitizer: first a few cases of every op, then
@@ -295,6 +333,7 @@ results() {
     printf '\n```\n%s\n```\n' "$(cat "$logs/lines.log")"
     printf '\nThe 300-step runs:\n\n```\n%s\n```\n' "$(grep -s 'losses follow\|moves from' "$logs/runs.log")"
     printf '\nSanitizers:\n\n```\n%s\n```\n\n' "$(grep -hs 'SUMMARY\|no complaint over' "$logs"/memcheck.log "$logs"/racecheck.log)"
+    [ ! -f "$logs/attention.txt" ] || printf 'Attention:\n\n```\n%s\n```\n\n' "$(cat "$logs/attention.txt")"
     cat "$logs"/probes_*.md 2>/dev/null
 }
 
@@ -316,8 +355,8 @@ close() {
     exit $((failed > 0))
 }
 
-export logs test_names small_probes complaints CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
-export -f gpu_capabilities build doctor programs losses short each grid losses_of_one hosts runs probes sanitizer
+export logs test_names small_probes maps complaints CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
+export -f gpu_capabilities build doctor programs sweep losses short each grid losses_of_one hosts runs probes hopper speed sanitizer
 export given=${CHECK_TRAIN:-} # if empty, this script builds the program that it checks
 if [ -z "$given" ]; then
     item build $build_limit build

@@ -54,6 +54,19 @@ add_grids() {
     done
 }
 
+# The probes of the maps that attention for Hopper (hopper_*.cu) assumes, and those of their verdicts that must be "match". The
+# others are about what no kernel uses, such as other swizzles, or columns of B along K beside A in registers.
+maps=fragments_wgmma,fragments_wgmma_registers,fragments_tma,ring_tma
+verdicts=$(printf '%s\n' \
+    wgmma.d.m64n{64,128}k16.expected \
+    wgmma.{a,b}.k.sw128{,.start_plus_{32,64,96}}.expected \
+    wgmma.b.mn.sw128.expected \
+    wgmma.a.registers.{bf16,f16}.expected \
+    wgmma.product.{bf16,f16}.{shared.n{64,128}.k,registers.n{64,128}.mn} \
+    tma.sw128.expected \
+    tma.heads.{16,64,128}.{inside,past_last_token,before_first_token,outside} \
+    ring.sums.{1,2,3,32,35} | paste -sd ,)
+
 # The cheapest and most informative items come first. The limits, in seconds, are several times the expected time on 16 cores
 # and one H100, and at most 60, so an item that hangs costs a minute. Their sum and the build exceed the total limit. Items for
 # which no time is left are skipped, and their lines say so.
@@ -61,10 +74,13 @@ small_probes=cublaslt_gelu,cublaslt_bias_gradient,cublaslt_operands,cublaslt_spl
 items=( # name | limit | command | what
     "ptx|15|programs cuda/test_ptx cuda/test_ptx_memory cuda/test_activations|every PTX wrapper: which thread holds which element, copies, arithmetic; activations before rounding"
     "probe|60|probes cublaslt|cuBLASLt's epilogues and plans: which exist, their kernels' names and times"
+    "hopper.maps|30|hopper probes $maps $verdicts|attention for Hopper, first: the maps of wgmma, of its operands in registers and of TMA's boxes, and a ring of stages; fails if one that its kernels use differs or is missing"
+    "hopper.cases|60|hopper sweep cuda/test_hopper_forward cuda/test_hopper_backward cuda/test_hopper_biases|attention for Hopper against the portable kernels and the oracle: odd lengths, groups of heads, documents, offsets"
+    "hopper.models|30|hopper programs cuda/test_hopper_choice|gradients of whole models with attention for Hopper; recomputation, reruns and resumed runs bit for bit"
     "nccl.self|20|programs cuda/test_nccl_self|NCCL's functions as the program declares them: three communicators of one rank, each verb, groups, streams"
     "bits|20|programs kernels/test_ops_step kernels/test_ops_spikes kernels/test_ops_rounding cuda/test_ops_cuda cuda/test_ops_cuda_updates cuda/test_ops_cuda_tables|optimizers, initial weights and step decisions equal the CPU's bit for bit"
     "ops|60|programs kernels/test_ops|every op, dtype and odd shape against the oracle"
-    "ops.more|40|programs kernels/test_ops_gelu kernels/test_ops_residual kernels/test_ops_loss kernels/test_ops_named kernels/test_ops_normal kernels/test_ops_doors kernels/test_ops_sum kernels/test_ops_maximum kernels/test_ops_loss_cut kernels/test_ops_slices kernels/test_ops_hash kernels/test_ops_wide kernels/test_op_record|GELU epilogues, residuals, losses with one large logit, initial weights, sums and maxima of several tensors, losses cut by columns, slices of tensors, hashes, tables of more than 65,536 rows, what ops are recorded with"
+    "ops.more|40|programs kernels/test_ops_gelu kernels/test_ops_residual kernels/test_ops_loss kernels/test_ops_named kernels/test_ops_normal kernels/test_ops_doors kernels/test_ops_attention kernels/test_ops_copy kernels/test_ops_sum kernels/test_ops_maximum kernels/test_ops_loss_cut kernels/test_ops_slices kernels/test_ops_hash kernels/test_ops_wide kernels/test_op_record|GELU epilogues, residuals, losses with one large logit, initial weights, sums and maxima of several tensors, losses cut by columns, slices of tensors, hashes, tables of more than 65,536 rows, what ops are recorded with"
     "ops.shapes|30|programs cuda/test_ops_cuda_attention cuda/test_ops_cuda_portions|attention at the borders of tiles; ops that work in several portions"
     "gradients|40|programs cuda/test_model_cuda model/test_recompute|the whole model's gradients beside the CPU's, f32 and 16 bits; recompute"
     "goldens|20|programs model/test_golden|logits, gradients and 20 losses against PyTorch's"
@@ -75,6 +91,7 @@ items=( # name | limit | command | what
 add_grids 'nccl.[0-9]*'
 items+=(
     "nccl.2.streams|40|each 2 programs cuda/test_cuda_gpus|collectives and messages on three streams at once, ranks with a GPU each"
+    "hopper.speed|60|hopper speed|attention for Hopper, last: its time beside the portable kernels' and PyTorch's"
     "runs|60|runs|300 steps beside the CPU's curve; three reruns, resumed runs and recompute bit for bit"
 )
 add_grids 'nccl.hosts.*'

@@ -5,11 +5,13 @@
 #   scripts/gpu_probe.sh --out FILE   writes the results to FILE
 #   scripts/gpu_probe.sh --notes      also writes them between the markers in model/kernels/cuda/NOTES.md
 #   scripts/gpu_probe.sh --only A,B   builds and runs only these probes
+#   scripts/gpu_probe.sh --match A,B  fails unless the probes print all these verdicts, and each is "match"
 #   scripts/gpu_probe.sh --build      only compiles the probes, into build/probe
 #
 # Building needs only nvcc (PATH or CUDA_HOME, default /usr/local/cuda). Running needs an H100 or H200 and at most six minutes.
 # The probe nccl is built only if there is an nccl.h; pytorch_step.py runs only if python3 has torch. Exit codes: 0 all probes
-# succeeded or were skipped, 1 a probe failed or does not compile, 69 no nvcc or (found after compiling) no Hopper GPU.
+# succeeded or were skipped, 1 a probe failed or does not compile, or a verdict of --match does not hold, 69 no nvcc or (found
+# after compiling) no Hopper GPU.
 # PROBE_BIN=FOLDER runs the programs in that folder instead of building; PROBE_SHARE sets the time limit of each probe in
 # seconds. The script passes each probe its limit in the variable PROBE_SHARE.
 set -u
@@ -17,7 +19,7 @@ here=$PWD
 cd "$(dirname "$0")/.." || exit 71
 . scripts/cuda_lib.sh
 
-out=build/probe/probe.md only='' to_notes=no build_only=no notes=model/kernels/cuda/NOTES.md
+out=build/probe/probe.md only='' match='' to_notes=no build_only=no notes=model/kernels/cuda/NOTES.md
 while [ $# -gt 0 ]; do
     case $1 in
     --out)
@@ -33,6 +35,11 @@ while [ $# -gt 0 ]; do
         only=,$2,
         shift
         ;;
+    --match)
+        [ $# -ge 2 ] || { echo "gpu_probe: --match wants names" >&2; exit 64; }
+        match=$2
+        shift
+        ;;
     --help | -h) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "scripts/${0##*/}"; exit 0 ;;
     *) echo "gpu_probe: unknown option $1 (see --help)" >&2; exit 64 ;;
     esac
@@ -43,8 +50,8 @@ whole=345 # seconds for all probes; with killing hanging ones and writing the fi
 nvcc=$(find_nvcc) || nvcc=''
 cuda=${nvcc%/bin/nvcc}
 folder=${PROBE_BIN:-build/probe}
-known=(bits bits_contracted functions fragments fragments_matrix fragments_tma fragments_wgmma ceilings cublaslt cublaslt_gelu cublaslt_bias_gradient
-    cublaslt_splitk cublaslt_operands cublaslt_repeat host_states nccl)
+known=(bits bits_contracted functions fragments fragments_matrix fragments_tma fragments_wgmma fragments_wgmma_registers ring_tma ceilings cublaslt
+    cublaslt_gelu cublaslt_bias_gradient cublaslt_splitk cublaslt_operands cublaslt_repeat host_states nccl)
 results=build/probe/results
 mkdir -p "$results" "$(dirname "$out")" || exit 73
 rm -f "$results"/*
@@ -165,6 +172,26 @@ answer() {
     echo "${value:--}"
 }
 
+# all_match: succeeds if each verdict of --match was printed and is always "match"; otherwise names the first that is not
+all_match() {
+    cat "$results"/*.out 2>/dev/null | awk -v wanted="$match" -v file="$out" '
+        {
+            at = index($0, " = ")
+            name = substr($0, 1, at - 1)
+            if (!(name in said) || said[name] == "match") said[name] = substr($0, at + 3)
+        }
+        END {
+            n = split(wanted, names, ",")
+            for (i = n; i > 0; i--) {
+                if (said[names[i]] == "match") continue
+                words = names[i] (said[names[i]] == "" ? " is missing" : " = " said[names[i]])
+                bad++
+            }
+            if (bad) printf "gpu_probe: ERROR: %s (%d of %d verdicts do not match; see %s)\n", words, bad, n, file
+            exit bad > 0
+        }'
+}
+
 # driver: prints the version of the NVIDIA driver
 driver() {
     local found
@@ -271,4 +298,4 @@ if has python3 && chosen pytorch_step; then run pytorch_step pytorch; fi
 lines=$(cat "$results"/*.out | grep -c ' = ')
 echo "gpu_probe: $lines lines are in $out"
 echo "$answered answered, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+all_match && [ "$failed" -eq 0 ]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # sass_report.sh -- checks the CUDA kernels that make has built, and predicts their times from their machine code.
 #
-#   scripts/sass_report.sh [--logs|--check|--notes|--offenders] [BUILD [SOURCES]]   default build/release, model/kernels/cuda
+#   scripts/sass_report.sh [--logs|--check|--notes|--offenders|attention] [BUILD [SOURCES]]   default build/release, model/kernels/cuda
 #
 # Prints for each kernel its registers per thread, static shared memory, stack and spills. Then prints, for the kernels that
 # scripts/sass/kernels.py describes, what the hot path consists of and how long a launch takes on an H100 and an H200 by the
@@ -9,7 +9,8 @@
 #
 # --logs: reads only nvcc's logs and prints only the first of these. --check: prints only faults, and reads the machine code of
 # one architecture. --notes: writes the predictions into model/kernels/cuda/NOTES.md, between its markers. --offenders: compiles
-# kernels with one fault each, and prints for each whether the fault is found.
+# kernels with one fault each, and prints for each whether the fault is found. attention: prints only what is about the kernels of
+# attention on tensor cores, those for Hopper beside the portable ones, without the steps.
 #
 # Exits with 1 if
 #   - a kernel has static shared memory (which the emulated device could not poison)
@@ -19,15 +20,18 @@
 #     __launch_bounds__(threads, blocks), nvcc limits each thread's registers so that this number of blocks fits on an SM
 #     (65,536 registers). The emulated device checks that launches respect these bounds and the shared memory.
 #   - fewer blocks fit on an SM than scripts/sass/kernels.py demands
+#   - the machine code after a setmaxnreg uses more registers than that gives (ptxas' log tells only how many a thread starts with)
+#   - of the exponentials in a loop with products by warpgroups, less than half run while such products are under way
 #   - a packed variant of a kernel stores packs in parts, an elementwise kernel calls a function, or an innermost loop of copies
 #     has a wide multiply or a conversion, unless scripts/sass/known.txt lists it.
-# Only what the last line names, and the predictions, need a disassembler: nvdisasm and cuobjdump of the CUDA toolkit or those
+# Only what the last three points name, and the predictions, need a disassembler: nvdisasm and cuobjdump of the CUDA toolkit or those
 # that scripts/setup.sh installs. Without them it is left out, and a line says so. Exits with 69 if nvcc built nothing.
 set -u
 here=$(dirname "$0")
 mode=all
 case ${1:-} in
 --logs | --check | --notes | --offenders) mode=${1#--}; shift ;;
+attention) mode=$1; shift ;;
 -*) echo "sass_report: unknown option $1" >&2; exit 64 ;;
 esac
 folder=${1:-$here/../build/release}/model/kernels/cuda sources=${2:-$here/../model/kernels/cuda}
@@ -47,7 +51,7 @@ check_logs() {
             sub(/\(.*/, "", name)
             sub(/^void /, "", name)
         }
-        /C75[0-9][0-9][^\047]*serialized/ { # the name of a function follows in quotes
+        /C75[0-9][0-9][^\047]*serialized|C7508/ { # the name of a function follows in quotes
             sub(/^ptxas info *: */, "")
             print "sass_report: " $0
             bad = 1
@@ -106,9 +110,11 @@ check_launches() {
     return $bad
 }
 
-# find_disassembler: prints the path of a cuobjdump that has nvdisasm next to it
+disassembler=''
+# find_disassembler: prints the path of a cuobjdump that has nvdisasm next to it: $disassembler if it is set
 find_disassembler() {
     local nvcc path
+    [ -z "$disassembler" ] || { echo "$disassembler"; return; }
     nvcc=$(find_nvcc)
     for path in "${nvcc%/nvcc}/cuobjdump" "$(command -v cuobjdump 2>/dev/null)" \
         "$(disassemblers)"/lib/python3*/site-packages/nvidia/cu*/bin/cuobjdump; do
@@ -126,7 +132,7 @@ report() {
     for arch; do
         grep -qsh "Compiling entry function .* for '$arch'" "$folder"/*.cu.o.log && archs+=("$arch")
     done
-    if [ ${#archs[@]} -eq 0 ] || { [ "$mode" = tables ] && [[ " ${archs[*]} " != *" sm_90a "* ]]; }; then
+    if [ ${#archs[@]} -eq 0 ] || { [ "$mode" != check ] && [[ " ${archs[*]} " != *" sm_90a "* ]]; }; then
         tool=-
         echo "sass_report: the kernels were not compiled for sm_90a, so their machine code is not read"
     elif ! tool=$(find_disassembler); then
@@ -148,6 +154,17 @@ write_notes() {
     rm -f "$notes.new"
     echo "sass_report: $notes has not the two marker lines" >&2
     return 1
+}
+
+# lowered: from now on report reads a disassembly in which setmaxnreg gives half of the 24 registers
+lowered() {
+    local tool
+    tool=$(find_disassembler) || return 0
+    mkdir "$temporary/tools"
+    ln -s "${tool%/*}/nvdisasm" "$temporary/tools/"
+    printf '%s\n' '#!/bin/bash' "set -o pipefail" "'$tool' \"\$@\" | sed 's/\(USETMAXREG.DEALLOC.*\) 0x18 /\1 0xc /'" >"$temporary/tools/cuobjdump"
+    chmod +x "$temporary/tools/cuobjdump"
+    disassembler=$temporary/tools/cuobjdump
 }
 
 # offenders: compiles kernels with planted faults and prints whether each fault is found; fails if one is not
@@ -173,7 +190,12 @@ offenders() {
             finds "a call in an elementwise kernel" "dividing_kernel: call"
             finds "a wide multiply in a loop of copies" "multiplying_kernel: wide multiply"
             finds "a conversion in a loop of copies" "converting_kernel: wide multiply"
+            finds "exponentials that no product hides" "lonely_kernel: exponentials alone"
             finds "a known fault that is gone" "no call any more in"
+            ! grep '^sass_report:.*sharing_kernel' <<<"$found" || bad=1
+            lowered
+            found=$(report check sm_90a)
+            finds "more registers than setmaxnreg gives" "sharing_kernel: registers"
         else
             grep 'machine code is not read' <<<"$found"
         fi
@@ -193,6 +215,9 @@ compgen -G "$folder/*.cu.o.log" >/dev/null || { echo "sass_report: nvcc built no
 code=0
 if [ $mode = check ]; then
     found=$(check_logs) || { grep '^sass_report:' <<<"$found"; code=1; }
+elif [ $mode = attention ]; then
+    found=$(check_logs) || code=1
+    grep -E '^sass_report:| (flash|hopper)_' <<<"$found"
 else
     check_logs || code=1
 fi
@@ -200,5 +225,6 @@ check_launches || code=1
 case $mode in
 check) report check sm_90a || code=1 ;;
 all) report tables sm_80 sm_90a sm_100 || code=1 ;;
+attention) report attention sm_80 sm_90a sm_100 || code=1 ;;
 esac
 exit $code

@@ -25,9 +25,9 @@ void stopwatch_close(Device *dev, Stopwatch *w);
 /* Returns the median of x[0..n); sorts x. */
 double bench_median(double *x, int n);
 
-/* A loop over n elements with four float reads and three float writes each, which is the memory
- * traffic of AdamW in f32: MEMORY_LOOP_BYTES per element. On the CPU, its threads run the loop in
- * place. On a GPU, it is replaced by device copies of as many bytes. */
+/* A loop over n elements with four float reads and three float writes for each element, which is
+ * the memory traffic of AdamW in f32: MEMORY_LOOP_BYTES per element. On the CPU, its threads run
+ * the loop in place. On a GPU, it is replaced by device copies of as many bytes. */
 enum { MEMORY_LOOP_BYTES = 28 };
 typedef struct {
     float *a, *b, *c, *d;
@@ -38,8 +38,8 @@ MemoryLoop memory_loop_open(Device *dev, int64_t n);
 void memory_loop_run(Device *dev, MemoryLoop *l);
 
 /* A copy between two blocks of device memory: by all CPU threads on the CPU, by a device copy on a
- * GPU. Its measured rate is the upper limit for ops that move data. If it runs before a call, it
- * evicts the call's operands from the caches. */
+ * GPU. Its measured rate is the upper limit for ops that move data. Before another call it serves
+ * to evict the call's operands from the caches. */
 typedef struct {
     char *to, *from;
     int64_t bytes, tasks;
@@ -49,8 +49,8 @@ MemoryCopy memory_copy_open(Device *dev, int64_t bytes);
 void memory_copy_run(Device *dev, MemoryCopy *s);
 void memory_copy_close(Device *dev, MemoryCopy *s);
 
-/* The buffers for a replay of a step's matrix products: inputs, outputs, and weights and their
- * gradients, of which the products use one range after another. */
+/* The buffers for a replay of a step's matrix products: inputs, outputs, weights and their
+ * gradients. The products use one range of weights and gradients after another. */
 typedef struct {
     Device *dev;
     DType dtype, gradient; /* of the model's storage; of the weights' gradients */
@@ -72,8 +72,9 @@ typedef struct {
     DType dtype;
     int64_t repetitions, threads, tokens;
     const char *device;
+    const char *only; /* NULL: all ops */
 } BenchArguments;
-enum { BENCH_GEMM_OPTIONS = 3, BENCH_OPS_OPTIONS = 5, BENCH_MOST_REPETITIONS = 101 };
+enum { BENCH_GEMM_OPTIONS = 3, BENCH_OPS_OPTIONS = 6, BENCH_MOST_REPETITIONS = 101 };
 extern const ArgOption bench_options[BENCH_OPS_OPTIONS];
 extern const BenchArguments bench_defaults;
 

@@ -17,7 +17,7 @@ static bool parse_dtype(const char *text, void *field, char *err, size_t n)
     return true;
 }
 
-enum { DTYPE, REPETITIONS, THREADS, TOKENS, DEVICE };
+enum { DTYPE, REPETITIONS, THREADS, TOKENS, DEVICE, ONLY };
 const ArgOption bench_options[BENCH_OPS_OPTIONS] = {
     [DTYPE] = {.name = "--dtype",
                .value = "TYPE",
@@ -51,6 +51,11 @@ const ArgOption bench_options[BENCH_OPS_OPTIONS] = {
                 .help = "auto (default), cuda or cpu",
                 .kind = ARG_NAME,
                 .at = offsetof(BenchArguments, device)},
+    [ONLY] = {.name = "--only",
+              .value = "TEXT",
+              .help = "only the ops whose names contain TEXT: attention",
+              .kind = ARG_NAME,
+              .at = offsetof(BenchArguments, only)},
 };
 
 const BenchArguments bench_defaults = {

@@ -2,16 +2,19 @@
  * measured in the same run: a memory copy for ops that move data, a large matrix product for ops
  * that compute. Times are device times between two events. */
 #include "model/core/check.h"
+#include "model/core/min_max.h"
 #include "parallel/commands/cmd_bench.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { MEMORY_COPY_BYTES = 64 << 20 };
 
-/* Opens the requested device. "auto" may skip a GPU that cannot be used, with a warning. */
-static void open_device(Device *dev, const BenchArguments *a)
+/* Opens the requested device, with the attention kernels for Hopper if `hopper`. "auto" may skip a
+ * GPU that cannot be used, with a warning. */
+static void open_device(Device *dev, const BenchArguments *a, bool hopper)
 {
-    DeviceOptions options = {.threads = a->threads, .local_ranks = 1};
+    DeviceOptions options = {.threads = a->threads, .local_ranks = 1, .hopper_attention = hopper};
     char err[256];
     if (!device_open(dev, a->device, &options, err, sizeof err)) fail(EXIT_UNAVAILABLE, "%s", err);
     device_warn(dev);
@@ -56,10 +59,20 @@ static double case_seconds(Device *dev, const OpCase *c, const BenchArguments *a
     return bench_median(seconds, (int)a->repetitions);
 }
 
+/* Returns whether this GPU has the attention kernels for Hopper, and they can compute the case. */
+static bool has_hopper(const Device *dev, const OpCase *c, DType dtype)
+{
+    DeviceFacts facts = dev->backend->facts ? dev->backend->facts(dev->index) : (DeviceFacts){0};
+    int64_t head = c->attention.head_size;
+    return facts.capability == 90 && !facts.lacks_hopper && dtype_size(dtype) == 2 &&
+           (head == 64 || head == 128);
+}
+
 /* Prints one line: the time of the call, the least time that the limits `copy` (bytes per second)
- * and `product` (operations per second) allow, and the ratio of the two. */
-static void case_line(Device *dev, const OpCase *c, const BenchArguments *a, MemoryCopy *blocks,
-                      double copy, double product)
+ * and `product` (operations per second) allow, and the ratio of the two. `kernels` follows the name
+ * of the case. */
+static void case_line(Device *dev, const OpCase *c, const char *kernels, const BenchArguments *a,
+                      MemoryCopy *blocks, double copy, double product)
 {
     char text[160];
     Progress progress = progress_begin_quiet();
@@ -69,19 +82,32 @@ static void case_line(Device *dev, const OpCase *c, const BenchArguments *a, Mem
     /* An op that computes is compared with the product, any other op with the copy. */
     double bytes = op_case_bytes(c, a->dtype, op_case_grad(c, a->dtype)), flops = op_case_flops(c);
     double floor = flops > 0 ? flops / product : bytes / copy;
-    printf("%-62s %10.3f %10.3f %9.2f %9.1f %10.1f\n", op_case_describe(c, text, sizeof text),
-           1e3 * seconds, 1e3 * floor, 1e-9 * bytes / seconds, 1e-9 * flops / seconds,
-           100 * floor / seconds);
+    op_case_describe(c, text, sizeof text);
+    printf("%s%-*s %10.3f %10.3f %9.2f %9.1f %10.1f\n", text,
+           (int)max_i64(62 - (int64_t)strlen(text), 0), kernels, 1e3 * seconds, 1e3 * floor,
+           1e-9 * bytes / seconds, 1e-9 * flops / seconds, 100 * floor / seconds);
     fflush(stdout);
+}
+
+/* Prints the lines of one case. On a GPU attention has a line for each kind of kernels. */
+static void case_lines(Device *dev, Device *hopper, const OpCase *c, const BenchArguments *a,
+                       MemoryCopy *blocks, double copy, double product)
+{
+    bool chosen = (c->op == OP_attention_forward || c->op == OP_attention_backward) &&
+                  dev->backend->place == PLACE_DEVICE;
+    case_line(dev, c, chosen ? ", portable" : "", a, blocks, copy, product);
+    if (!chosen || !has_hopper(dev, c, a->dtype)) return;
+    if (hopper->backend == NULL) open_device(hopper, a, true);
+    case_line(hopper, c, ", hopper", a, blocks, copy, product);
 }
 
 static int bench_ops(const void *values)
 {
     const BenchArguments *a = values;
-    Device dev;
+    Device dev, hopper = {0}; /* hopper: opened when it is needed */
     char text[160];
     const OpCase *cases;
-    open_device(&dev, a);
+    open_device(&dev, a, false);
     Progress progress = progress_begin_quiet();
     progress_print(&progress, "measuring the ceilings");
     MemoryCopy blocks = memory_copy_open(&dev, op_bench_scaled(MEMORY_COPY_BYTES, a->tokens));
@@ -104,9 +130,11 @@ static int bench_ops(const void *values)
         OpCase c = op_case_at(&cases[i], a->tokens);
         /* Only bf16 weights are rounded stochastically. */
         if ((c.stochastic || c.moments) && a->dtype != BF16) continue;
-        case_line(&dev, &c, a, &blocks, copy, product);
+        if (a->only && strstr(op_name[c.op], a->only) == NULL) continue;
+        case_lines(&dev, &hopper, &c, a, &blocks, copy, product);
     }
     memory_copy_close(&dev, &blocks);
+    if (hopper.backend) device_close(&hopper);
     device_close(&dev);
     return EXIT_OK;
 }

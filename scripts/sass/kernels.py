@@ -47,25 +47,25 @@ def visible_pairs(m):
 
 def tiles(m, owned, walked):
     """Returns the number of tiles that the blocks of all query heads of a layer walk, each of which owns `owned` rows."""
-    return m.B * m.H * sum(math.ceil(end / walked) for end in range(owned, m.T + 1, owned))
+    return m.B * m.H * sum(math.ceil(min(first + owned, m.T) / walked) for first in range(0, m.T, owned))
 
 
 # ---- kernels ---------------------------------------------------------------------------------------------------------
 # name: of the row. file, kernel: its source and its name, as sass.short_name writes it. threads, shared: of a block; shared may
 # depend on the model. blocks: how many must be resident on sm_80, sm_90a, sm_100. loops, trips, also: as in sass.hot_path.
 # unit: the work of a hot path of a warp. units, elements, bytes, flops: of a launch, as functions of the model; only attention
-# has flops. model: the model whose launch the table shows.
+# has flops. model: the model whose launch the table shows. archs: what it is compiled for.
 Kernel = collections.namedtuple(
-    'Kernel', 'name file kernel threads shared blocks loops trips also unit units elements bytes flops model')
+    'Kernel', 'name file kernel threads shared blocks loops trips also unit units elements bytes flops model archs')
 
 
 def kernel(name, file, kernel_name, threads, blocks, unit, units, elements=None, moved=0, shared=0, loops=(), trips=(), also=(),
-           flops=None, model=0):
+           flops=None, model=0, archs=('sm_80', 'sm_90a', 'sm_100')):
     """Returns a Kernel. moved: bytes per element, or a function of the model. shared, blocks: also one number for all."""
     per_element = moved if callable(moved) else lambda m: moved
     return Kernel(name, file, kernel_name, threads, shared if callable(shared) else lambda m: shared,
                   blocks if isinstance(blocks, tuple) else (blocks,) * 3, loops, trips, also, unit, units, elements,
-                  lambda m: elements(m) * per_element(m) if elements else 0, flops, MODELS[model])
+                  lambda m: elements(m) * per_element(m) if elements else 0, flops, MODELS[model], archs)
 
 
 def elementwise(name, file, kernel_name, blocks, elements, moved, pack=8, model=0):
@@ -91,6 +91,14 @@ def attention(name, file, kernel_name, blocks, owned, walked, held, products, tr
     return kernel(name, file, kernel_name, 128, blocks, "a warp's tile, %d x %d" % (owned // 4, walked),
                   lambda m: 4 * tiles(m, owned, walked), shared=shared, loops=(1,), trips=trips,
                   flops=lambda m: products * 2 * m.D * visible_pairs(m), model=model)
+
+
+def hopper(name, threads, owned, walked, shared, products, model):
+    """Attention for Hopper: all but the last four warps of a block own 16 rows each, together `owned`, and walk tiles of `walked`
+    rows. The last four load the tiles. One block is resident. It computes `products` products of each tile."""
+    return kernel(name + ', head size %d' % MODELS[model].D, name, '%s_kernel<bf16,%d>' % (name, MODELS[model].D), threads, 1,
+                  "a warp's tile, 16 x %d" % walked, lambda m: owned / 16 * tiles(m, owned, walked), shared=shared, loops=(1,),
+                  flops=lambda m: products * 2 * m.D * visible_pairs(m), model=model, archs=('sm_90a',))
 
 
 def hidden(m):
@@ -155,6 +163,12 @@ KERNELS = [
               128, 32, 384, 4, (1, 2), 0),
     attention('flash_backward_key, head size 128', 'flash_backward_key', 'flash_backward_key_kernel<bf16,128>', 2,
               64, 32, 256, 4, (1,), 2),
+    hopper('hopper_forward', 512, 192, 128, 92160, 2, 0),
+    hopper('hopper_forward', 384, 128, 128, 165888, 2, 2),
+    hopper('hopper_backward_query', 384, 128, 128, 99400, 3, 0),
+    hopper('hopper_backward_query', 384, 128, 64, 132168, 3, 2),
+    hopper('hopper_backward_key', 384, 128, 128, 102472, 4, 0),
+    hopper('hopper_backward_key', 384, 128, 64, 133704, 4, 2),
     kernel('loss', 'loss', 'loss_kernel<bf16,8,true>', 512, (1, 2, 2), '8 x 32 logits', lambda m: logits(m) / 256, logits, 4,
            shared=lambda m: 256 + 2 * m.V, loops=(1, 1)),
     kernel('loss, a row read twice', 'loss', 'loss_kernel<bf16,8,false>', 512, (2, 2, 2), '4 x 8 x 32 logits',

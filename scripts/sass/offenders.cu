@@ -94,6 +94,49 @@ __global__ void impatient_kernel(float *y, uint64_t a, uint64_t b)
     y[threadIdx.x] = d[0] + d[1] + d[2] + d[3];
 }
 
+/* Computes exponentials between the start of a product and the wait for it. Nothing keeps them
+ * there: the compiler moves the wait to the start of the loop's block. */
+__global__ void lonely_kernel(float *y, uint64_t a, uint64_t b, int n)
+{
+    float d[4] = {}, e[16];
+    for (int i = 0; i < 16; i++)
+        e[i] = y[i * 128 + threadIdx.x];
+#pragma unroll 1
+    for (int k = 0; k < n; k++) {
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        asm volatile("{ wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, "
+                     "%5, 1, 1, 1, 0, 0; }"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "l"(a + k), "l"(b + k));
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(e[i]));
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    }
+    for (int i = 0; i < 16; i++)
+        y[i * 128 + threadIdx.x] = e[i] + d[i % 4];
+}
+
+/* Has no fault: after setmaxnreg, warps need no more registers than it gives. ptxas keeps to these
+ * numbers, so the fault is planted in the disassembly, which is read as if it gave fewer. */
+__global__ void __launch_bounds__(256, 1) sharing_kernel(float *y, const volatile float *x)
+{
+    if (threadIdx.x < 128) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        float value[12];
+#pragma unroll
+        for (int i = 0; i < 12; i++)
+            value[i] = x[i * 256 + threadIdx.x];
+#pragma unroll
+        for (int i = 0; i < 12; i++)
+            y[i * 256 + threadIdx.x] = value[i] * value[11 - i];
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 168;");
+        y[threadIdx.x] = x[threadIdx.x];
+    }
+}
+
 /* Has the name of a kernel of which eight blocks must be resident, but takes too many registers for
  * that. */
 struct __nv_bfloat16; /* only its name matters here */

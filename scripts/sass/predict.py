@@ -54,6 +54,11 @@ def clocks_of(path, gpu):
         if i.opcode.startswith('HMMA'):
             multiplies = 2048 if '16816' in i.opcode else 1024
             clocks['tensor cores'] += multiplies / machine['tensor_fma'] / machine['mma_sync_share']
+        width = sass.group_product(i)
+        if width:
+            # A quarter of what the four warps of the warpgroup take together.
+            clocks['tensor cores'] += width / 2 / 4 / machine['wgmma_share']
+            clocks['shared memory'] += (width + (0 if sass.left_in_registers(i) else 64)) / 4 / 4
     return clocks
 
 
@@ -68,7 +73,9 @@ def predict(path, gpu, units, moved, flops, warps):
     times = {unit: each * clocks for unit, clocks in clocks_of(path, gpu).items()}
     latency = each * path.stalls / warps  # if no warp ever waits for memory
     if flops:
-        times = {unit: time / machine['attention_share'] for unit, time in times.items()}
+        by_groups = any(sass.group_product(i) for i in path.instructions)
+        share = machine['attention_wgmma_share' if by_groups else 'attention_share']
+        times = {unit: time / share for unit, time in times.items()}
         floor = flops / (machine['peak_tflops'] * 1e12)
     else:
         times['issue'] /= machine['issue_share']

@@ -8,7 +8,7 @@ import sass
 ELEMENTWISE = ('elementwise', 'memory')  # sources whose kernels only read, compute and write elements
 WHOLE = ELEMENTWISE + ('embedding', 'embedding_backward')  # sources whose packed kernels write nothing but whole packs
 # A fault: what is wrong, the source without .cu, the kernel's short name, and a description.
-SPLIT, CALL, WIDE = 'split store', 'call', 'wide multiply'
+SPLIT, CALL, WIDE, REGISTERS, ALONE = 'split store', 'call', 'wide multiply', 'registers', 'exponentials alone'
 
 
 def is_packed(name):
@@ -37,6 +37,53 @@ def wide_in_copies(code):
     return sorted(found)
 
 
+def roles_of(code):
+    """Returns [(registers that setmaxnreg gives a warp, registers that the instructions after it use)], in the order of the code.
+    ptxas reports only how many registers a thread starts with. What follows one setmaxnreg ends where another begins."""
+    def amount(instruction):
+        """Returns the number of registers of a USETMAXREG, or None."""
+        found = re.search(r'0x([0-9a-f]+)', instruction.text) if instruction.opcode.startswith('USETMAXREG') else None
+        return int(found.group(1), 16) if found else None
+
+    graph, roles = sass.Graph(code), []
+    for k in sorted(graph.order):
+        for at, instruction in enumerate(graph.blocks[k]):
+            if amount(instruction) is None:
+                continue
+            used, seen, stack = 0, set(), [(k, at + 1)]
+            while stack:
+                block, start = stack.pop()
+                rest = graph.blocks[block][start:]
+                end = next((i for i, other in enumerate(rest) if amount(other) is not None), None)
+                used = max([used] + [sass.registers_of(i) for i in rest[:end]])
+                for after in graph.follow[block] if end is None else []:
+                    if after not in seen:
+                        seen.add(after)
+                        stack.append((after, 0))
+            roles.append((amount(instruction), used))
+    return roles
+
+
+def exponentials(code):
+    """Returns (how many exponentials the loops with products by warpgroups have, how many of these run while products are under
+    way). ptxas moves the wait for products up to the start of its basic block; then nothing runs beside them."""
+    graph, all_of_them, beside = sass.Graph(code), 0, 0
+    heads = [h for h, body in graph.loops.items() if any(i.opcode.startswith('HGMMA') for k in body for i in graph.blocks[k])]
+    for head in heads:
+        if any(graph.loops[other] < graph.loops[head] for other in heads):
+            continue
+        pending = False
+        for instruction in (i for k in graph.order if k in graph.loops[head] for i in graph.blocks[k]):
+            if instruction.opcode.startswith('HGMMA'):
+                pending = True
+            if instruction.opcode.startswith('WARPGROUP.DEPBAR') and re.search(r'gsb0, 0x0\b', instruction.text):
+                pending = False
+            if instruction.opcode.startswith('MUFU.EX2'):
+                all_of_them += 1
+                beside += pending
+    return all_of_them, beside
+
+
 def faults_of(file, name, code):
     """Returns [(what is wrong, description)] for one kernel."""
     faults = []
@@ -49,6 +96,12 @@ def faults_of(file, name, code):
     wide = wide_in_copies(code) if 'LDGSTS' in opcodes else []
     if wide:
         faults.append((WIDE, 'an innermost loop of copies has ' + ', '.join(wide)))
+    for given, used in roles_of(code) if 'USETMAXREG' in opcodes else []:
+        if used > given:
+            faults.append((REGISTERS, '%d are used after setmaxnreg has given %d' % (used, given)))
+    count, beside = exponentials(code) if 'HGMMA' in opcodes else (0, 0)
+    if 2 * beside < count:
+        faults.append((ALONE, 'of %d exponentials beside products by warpgroups only %d run while these are under way' % (count, beside)))
     return faults
 
 

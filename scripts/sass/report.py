@@ -1,9 +1,9 @@
 """report.py -- the part of scripts/sass_report.sh that reads logs of nvcc and machine code: checks the kernels, predicts their
 times and those of training steps, and prints the tables for model/kernels/cuda/NOTES.md.
 
-    report.py check|tables FOLDER CUOBJDUMP|- ARCHITECTURE...
+    report.py check|tables|attention FOLDER CUOBJDUMP|- ARCHITECTURE...
 
-FOLDER holds the objects of the kernels and their logs. "-" stands for no disassembler. Exits with 1 if it finds a fault."""
+"attention" prints the tables of its kernels alone. FOLDER holds the objects of the kernels and their logs. "-" stands for no disassembler. Exits with 1 if it finds a fault."""
 import os
 import re
 import sys
@@ -44,6 +44,8 @@ def check_blocks(logs):
     complaints = []
     for k in kernels.KERNELS:
         for arch, least in zip(predict.ARCHS, k.blocks):
+            if arch not in k.archs:
+                continue
             if not any(file == k.file and a == arch for file, _, a in logs):
                 continue
             if (k.file, k.kernel, arch) not in logs:
@@ -59,9 +61,10 @@ def check_blocks(logs):
 
 
 def read_code(folder, cuobjdump, arch, complaints):
-    """Returns {kernel of kernels.KERNELS: HotPath}, and adds complaints about the machine code of all kernels."""
+    """Returns {kernel of kernels.KERNELS: HotPath} and {the same kernel: roles_of}, and adds complaints about the machine code of
+    all kernels."""
     wanted = {(k.file, k.kernel): k for k in kernels.KERNELS}
-    faults, paths, files = {}, {}, set()
+    faults, paths, roles, files = {}, {}, {}, set()
     for name in sorted(os.listdir(folder)):
         if not name.endswith('.cu.o'):
             continue
@@ -75,12 +78,13 @@ def read_code(folder, cuobjdump, arch, complaints):
             faults.update({(what, file, short): text for what, text in refuse.faults_of(file, short, code)})
             k = wanted.get((file, short))
             if k:
+                roles[k] = refuse.roles_of(code)
                 try:
                     paths[k] = sass.hot_path(code, k.loops, k.trips, k.also)
                 except ValueError as error:
                     complaints.append('%s.cu: %s for %s: %s; see scripts/sass/kernels.py' % (file, short, arch, error))
     complaints += ['%s (%s)' % (complaint, arch) for complaint in refuse.compare(faults, files)]
-    return paths
+    return paths, roles
 
 
 def in_all(values):
@@ -112,22 +116,32 @@ def head(*cells):
     print('|' + '---|' * len(cells))
 
 
-def kernel_tables(paths, logs, archs):
+def kernel_tables(paths, logs, archs, rows):
     head('kernel', 'registers', 'spills', 'shared', 'blocks', 'unit of work', 'slots', 'bytes', 'H100, us', 'H200, us', 'bound by',
          'floor')
-    for k in kernels.KERNELS:
-        uses = [logs[k.file, k.kernel, a] for a in archs]
-        blocks = [predict.blocks_resident(a, u[0], k.threads, k.shared(k.model)) for a, u in zip(archs, uses)]
+    for k in rows:
+        built = [a for a in archs if a in k.archs]
+        uses = [logs[k.file, k.kernel, a] for a in built]
+        blocks = [predict.blocks_resident(a, u[0], k.threads, k.shared(k.model)) for a, u in zip(built, uses)]
         times = [time_of(k, paths['sm_90a'][k], gpu, k.model, logs) for gpu in predict.GPUS]
         bytes_each = '%.3g' % (k.bytes(k.model) / k.elements(k.model)) if k.elements else '-'
         row(k.name, in_all([u[0] for u in uses]), in_all([u[1] for u in uses]), '{:,}'.format(k.shared(k.model)), in_all(blocks),
-            k.unit, in_all([paths[a][k].slots for a in archs]), bytes_each, microseconds(times[0].seconds), microseconds(times[1].seconds),
+            k.unit, in_all([paths[a][k].slots for a in built]), bytes_each, microseconds(times[0].seconds), microseconds(times[1].seconds),
             times[1].bound, '%.0f %%' % (100 * times[1].floor / times[1].seconds))
     print()
     head('kernel, sm_90a', *COLUMNS)
-    for k in kernels.KERNELS:
+    for k in rows:
         counts = paths['sm_90a'][k].counts
         row(k.name, *(str(counts[c]) if counts[c] else '' for c in COLUMNS))
+
+
+def role_table(roles, rows):
+    """Prints what registers the warps of a kernel have that gives them different numbers."""
+    print()
+    head('kernel, sm_90a', 'registers that setmaxnreg gives', 'that the machine code uses')
+    for k in rows:
+        for given, used in roles.get(k, ()):
+            row(k.name, str(given), str(used))
 
 
 def step_rows(m, paths, logs, gpu):
@@ -180,12 +194,16 @@ def step_tables(paths, logs):
 def main():
     mode, folder, cuobjdump, archs = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]
     logs = read_logs(folder)
-    complaints, paths = check_blocks(logs), {}
+    complaints, paths, roles = check_blocks(logs), {}, {}
     if cuobjdump != '-':
         for arch in archs:
-            paths[arch] = read_code(folder, cuobjdump, arch, complaints)
+            paths[arch], roles[arch] = read_code(folder, cuobjdump, arch, complaints)
+    if mode != 'check' and paths and not complaints:
+        rows = [k for k in kernels.KERNELS if mode == 'tables' or k.flops]
+        rows = [k for k in rows if (k.file, k.kernel, 'sm_90a') in logs]
+        kernel_tables(paths, logs, archs, rows)
+        role_table(roles['sm_90a'], rows)
     if mode == 'tables' and paths and not complaints:
-        kernel_tables(paths, logs, archs)
         print()
         step_tables(paths, logs)
     for complaint in complaints:

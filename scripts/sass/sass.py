@@ -55,6 +55,37 @@ def width_of(instruction):
     return 16 if opcode.startswith(('LDSM', 'LDGSTS')) else 2 if '16' in opcode else 1 if '8' in opcode else 4
 
 
+def group_product(instruction):
+    """Returns how many columns the result of a product by a warpgroup has; None for other instructions."""
+    found = re.match(r'HGMMA\.64x(\d+)x', instruction.opcode)
+    return int(found.group(1)) if found else None
+
+
+def left_in_registers(product):
+    """Returns the first register of the left operand of a product by a warpgroup, if it is in registers; else None."""
+    found = re.match(r'\S+\s+R\d+, R(\d+),', product.text)
+    return int(found.group(1)) if found else None
+
+
+def registers_of(instruction):
+    """Returns how many registers a warp must have for the highest one that an instruction names. Wide operands end a few registers
+    after the one that is named: products by warpgroups take as many as their shape says, loads and stores as many as their width."""
+    named = [int(number) for number in re.findall(r'\bR(\d+)\b', instruction.text)]
+    if not named:
+        return 0
+    opcode, wide = instruction.opcode, 1
+    columns, left = group_product(instruction), left_in_registers(instruction)
+    if columns:
+        return max(named[0] + columns // 2, left + 4 if left is not None else 0)
+    if opcode.startswith('HMMA'):
+        wide = 4
+    elif class_of(instruction) in ('global', 'shared', 'matrix', 'local') or opcode.startswith('LDC'):
+        wide = 4 if '.128' in opcode or '.M88.4' in opcode else 2 if '.64' in opcode or '.M88.2' in opcode else 1
+    elif '.WIDE' in opcode:
+        wide = 2
+    return max(named) + wide
+
+
 def short_name(name):
     """Returns a kernel's name as reports show it: "copy_kernel<bf16,float,4>"."""
     name = name.replace('(ActivationKind)', '').replace('__nv_bfloat16', 'bf16').replace('__half', 'f16')

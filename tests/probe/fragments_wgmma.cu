@@ -6,8 +6,11 @@
  * other operand is the identity, K-major without swizzle; all other layouts are measured relative
  * to that one. Verdicts compare with the layouts in the PTX manual.
  *
- * Lines of the first warp with N = 64: map.wgmma.d.laneL = rR:(row,column)... Lines of the first
- * elements of 16-byte chunks: map.wgmma.OPERAND.MAJOR.SWIZZLE.LINE = POSITION:BYTE... */
+ * Maps are printed of D with N = 64 and 128, of A K-major and B MN-major, of B K-major with the
+ * 128-byte swizzle, and of whatever differs: the lines of a warp, map.wgmma.d.nN.threadT =
+ * rR:(row,column)..., and lines of the first elements of 16-byte chunks,
+ * map.wgmma.OPERAND.MAJOR.SWIZZLE.LINE = POSITION:BYTE... They begin with the first warp or, for
+ * K-major, the first 16 rows, or with those in which the first difference is. */
 #include "tests/probe/wgmma.h"
 
 enum { M = 64, K = 16, MAX_N = 256 };
@@ -133,15 +136,17 @@ static void print_failure(const char *name, cudaError_t code)
 
 /* ---- the accumulators ------------------------------------------------------------------------ */
 
-static void print_accumulators(const float *row, const float *col, int n)
+/* Prints the registers of `thread`'s warp. */
+static void print_accumulators(const float *row, const float *col, int n, int thread)
 {
-    for (int lane = 0; lane < 32; lane++) {
-        static char text[1024];
+    const int from = thread / 32 * 32;
+    for (thread = from; thread < from + 32; thread++) {
+        static char text[32 * MAX_N / 2]; /* enough for any integers */
         int at = 0;
         for (int i = 0; i < n / 2; i++)
             at += snprintf(text + at, sizeof text - (size_t)at, "%sr%d:(%d,%d)", i ? " " : "", i,
-                           (int)row[lane * (n / 2) + i], (int)col[lane * (n / 2) + i]);
-        probe_word(probe_name("map.wgmma.d.n%d.lane%d", n, lane), text);
+                           (int)row[thread * (n / 2) + i], (int)col[thread * (n / 2) + i]);
+        probe_word(probe_name("map.wgmma.d.n%d.thread%d", n, thread), text);
     }
 }
 
@@ -151,7 +156,7 @@ template <int N> static void ask_accumulators(const Session *s)
     static float row[M * N], col[M * N];
     const Layout layout_a = layout_dense(1, false, M), layout_b = layout_dense(1, false, N);
     const char *name = probe_name("wgmma.d.m64n%dk16.expected", N);
-    int differing = 0;
+    int differing = 0, first = 0;
     image_first(a, M, true);
     image_first(b, N, false);
     cudaError_t code = product(s, run<N, 0, 0>, N, a, layout_a, b, layout_b, row, true);
@@ -167,12 +172,14 @@ template <int N> static void ask_accumulators(const Session *s)
         for (int i = 0; i < N / 2; i++) {
             int r, c;
             d_place(thread, i, &r, &c);
-            differing += row[thread * (N / 2) + i] != (float)r;
-            differing += col[thread * (N / 2) + i] != (float)c;
+            const int wrong =
+                (row[thread * (N / 2) + i] != (float)r) + (col[thread * (N / 2) + i] != (float)c);
+            if (wrong && !differing) first = thread;
+            differing += wrong;
         }
     }
     probe_word(name, differing ? probe_name("differs in %d coordinates", differing) : "match");
-    if (N == 64) print_accumulators(row, col, N);
+    if (differing || N == 64 || N == 128) print_accumulators(row, col, N, first);
 }
 
 /* ---- the operands ---------------------------------------------------------------------------- */
@@ -203,19 +210,25 @@ static cudaError_t operand_read(const Session *s, bool is_b, Layout layout, uint
     return code;
 }
 
-static int count_differing(const uint32_t *bytes, int extent, Layout layout)
+/* Returns how many elements differ. Sets *first to the mn of the first one. */
+static int count_differing(const uint32_t *bytes, int extent, Layout layout, int *first)
 {
     int differing = 0;
     for (int mn = 0; mn < extent; mn++)
         for (int k = 0; k < K; k++)
-            differing += bytes[mn * K + k] != layout_byte(layout, (uint32_t)mn, (uint32_t)k);
+            if (bytes[mn * K + k] != layout_byte(layout, (uint32_t)mn, (uint32_t)k) &&
+                differing++ == 0)
+                *first = mn;
     return differing;
 }
 
-/* Prints lines along the contiguous direction: rows 0..15 for K-major, k 0..15 for MN-major. */
-static void print_operand(const char *name, const uint32_t *bytes, int extent, bool mn_major)
+/* Prints 16 lines along the contiguous direction: for K-major the rows around mn, for MN-major k 0
+ * to 15. */
+static void print_operand(const char *name, const uint32_t *bytes, int extent, bool mn_major,
+                          int mn)
 {
-    for (int line = 0; line < 16; line++) {
+    const int from = mn_major ? 0 : mn / 16 * 16;
+    for (int line = from; line < from + 16; line++) {
         char text[512];
         int at = 0;
         for (int i = 0; i < (mn_major ? extent : K); i += 8)
@@ -229,29 +242,31 @@ static void ask_operand(const Session *s, bool is_b, bool mn_major, uint32_t chu
 {
     static uint32_t bytes[128 * K];
     const int extent = is_b ? 128 : M;
-    const char *swizzle = chunks == 1 ? "none" : probe_name("sw%u", 16 * chunks);
-    char name[32]; /* a copy, because probe_name reuses its buffers */
+    char name[64], swizzle[16] = "none"; /* not by probe_name, because it reuses its buffers */
     const uint32_t steps = mn_major || chunks == 1 ? 1 : chunks / 2;
-    snprintf(name, sizeof name, "wgmma.%c.%s.%s", is_b ? 'b' : 'a', mn_major ? "mn" : "k", swizzle);
+    if (chunks > 1) snprintf(swizzle, sizeof swizzle, "sw%u", 16 * chunks);
     for (uint32_t step = 0; step < steps; step++) {
         Layout layout = layout_dense(chunks, mn_major, (uint32_t)extent), swapped;
+        int first = 0, ignored;
         layout.start = 32 * step;
         swapped = layout;
         swapped.leading = layout.stride;
         swapped.stride = layout.leading;
-        const char *line = step ? probe_name("%s.start_plus_%u.expected", name, 32 * step)
-                                : probe_name("%s.expected", name);
+        snprintf(name, sizeof name, "wgmma.%c.%s.%s%s", is_b ? 'b' : 'a', mn_major ? "mn" : "k",
+                 swizzle, step ? probe_name(".start_plus_%u", 32 * step) : "");
         cudaError_t code = operand_read(s, is_b, layout, bytes);
         if (code != cudaSuccess) {
-            print_failure(line, code);
+            print_failure(probe_name("%s.expected", name), code);
             continue;
         }
-        int differing = count_differing(bytes, extent, layout);
-        probe_word(line, differing == 0 ? "match"
-                         : count_differing(bytes, extent, swapped) == 0
-                             ? "match with leading and stride offset exchanged"
-                             : probe_name("differs in %d elements", differing));
-        if (step == 0 && is_b == mn_major) print_operand(name, bytes, extent, mn_major);
+        int differing = count_differing(bytes, extent, layout, &first);
+        probe_word(probe_name("%s.expected", name),
+                   differing == 0 ? "match"
+                   : count_differing(bytes, extent, swapped, &ignored) == 0
+                       ? "match with leading and stride offset exchanged"
+                       : probe_name("differs in %d elements", differing));
+        if (differing || (step == 0 && (is_b == mn_major || (is_b && chunks == 8))))
+            print_operand(name, bytes, extent, mn_major, first);
     }
 }
 

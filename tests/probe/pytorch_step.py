@@ -168,8 +168,13 @@ def time_over(_number, _frame):
     raise TimeoutError("the time was over")
 
 
-def questions(batch, length):
+def questions(batch, length, only_attention):
     """Yields (name, function, arguments, seconds that must be left) for each test, the cheap ones first."""
+    if only_attention:
+        for name in ("cudnn", "flash"):
+            for size, t in ((64, length), (128, length), (128, 4096)):
+                yield f"attention.{name}.{size}.{t}", attention, (t, size, BACKENDS[name]), 3
+        return
     for name, back in BACKENDS.items():
         yield f"pytorch.{name}.eager", step, (back, False, batch, length), 8
     for size in (64, 128):
@@ -185,6 +190,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=100, help="all that may be spent, compiling included")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--attention", action="store_true", help="only attention by itself, of cuDNN and of FlashAttention")
     args = parser.parse_args()
     end = BEGAN + args.seconds
     if not torch.cuda.is_available():
@@ -195,7 +201,7 @@ def main():
     say("torch.version", torch.__version__)
     say("torch.cuda", str(torch.version.cuda))
     say("cudnn.version", str(torch.backends.cudnn.version()))
-    for name, question, arguments, needed in questions(args.batch, args.length):
+    for name, question, arguments, needed in questions(args.batch, args.length, args.attention):
         left = end - time.monotonic()
         if left < needed:
             say(name, "failed: the time was over")

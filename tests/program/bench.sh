@@ -62,9 +62,16 @@ expect_code "bench parallel: runs GPT-2 124M with changed sizes" 0 "$TRAIN" benc
     --set model.num_layers=1 --set model.hidden_size=48
 check "bench parallel: a changed GPT-2 124M is not called by that name" \
     grep -qE '^GPT-2, 1 block of hidden size 48, vocabulary 50257: ' output
+expect_code "bench ops: runs for some ops" 0 "$TRAIN" bench ops --device cpu --tokens 64 --repetitions 3 --only sq_norm
+check "bench ops: has a line for each of these, with its rate, and no other" bash -c \
+    'tail -n +4 output | grep -qE "^sq_norm .* [0-9.]*[1-9][0-9.]* +[0-9.]+ +[0-9.]+$" && ! tail -n +4 output | grep -v "^sq_norm "'
 expect_code "bench step: more than one rank is refused" 78 "$TRAIN" bench step "$TINY" --set parallel.data=2
 check "bench step: more than one rank is answered with what to write" \
     grep -qF 'parallel.data: 2, but there is 1 rank here; leave the key out' output
+expect_code "bench step: runs with states on the host" 0 "$TRAIN" bench step "$TINY" --set device=cpu --steps 1 \
+    --set zero_optimization.offload_optimizer.device=cpu
+check "bench step: has a row of the update on the host, beside a loop over as many bytes" bash -c \
+    'grep -qE "^ *adamw +[0-9.]*[1-9]" output && grep -q "^optimizer " output && ! grep -q inf output'
 expect_code "bench parallel --json: runs on four ranks" 0 "$TRAIN" bench parallel "$TINY" --rounds 1 --length 16 --ranks 4 \
     --set device=cpu --json --set pipeline.stages=2
 check "bench parallel --json: prints one line" test "$(wc -l <output)" -eq 1

@@ -6,9 +6,9 @@
 # shellcheck disable=SC2154 # lib.sh sets it
 script=$here/../../scripts/bench_gpu.sh
 if nvidia-smi -L >/dev/null 2>&1; then
-    skip "bench_gpu: a missing GPU ends with 69" "there is one"
+    skip "bench_gpu: a missing GPU exits with code 69" "there is one"
 else
-    expect_code "bench_gpu: a missing GPU ends with 69" 69 "$script"
+    expect_code "bench_gpu: a missing GPU exits with code 69" 69 "$script"
     check "bench_gpu: a missing GPU is reported in one sentence" test "$(wc -l <output)" -eq 1
 fi
 expect_code "bench_gpu: an unknown option is refused" 64 "$script" --fast
@@ -19,7 +19,7 @@ stand_in() {
     cat >train <<END
 #!/bin/sh
 case "\$*" in
-doctor) echo "ok    cuda          cuda: ${3:-NVIDIA H200} (sm_90), cuBLASLt 13" ;;
+doctor) echo "ok    cuda          cuda: ${3:-NVIDIA H200} (sm_90), cuBLASLt 13"; [ ! -e $PWD/hopper ] || echo "ok    attention     kernels portable and hopper" ;;
 --version) echo "train 0.1 (commit 1a2b3c4)" ;;
 "bench step"*)
     batch=\$(echo "\$*" | sed -E 's/.*per_gpu=([0-9]+).*/\1/')
@@ -75,12 +75,16 @@ check "bench_gpu: --choices keeps two files" test "$(find chosen -type f | sort 
 check "bench_gpu: --choices measures five steps" test "$(grep -c '^| .* sequences | 106.2 ms | 616000.0 tokens/s | 2.0 ms |$' chosen/bench_choices.md)" -eq 5
 check "bench_gpu: --choices names the chunks, the form of GELU and the batch" \
     test "$(sort -u settings | paste -sd ' ')" = "chunk 1311 gelu true batch 32 chunk 16384 gelu false batch 32 chunk 16384 gelu true batch 32 chunk 16384 gelu true batch 4 chunk 4096 gelu true batch 32"
+touch hopper
+expect_code "bench_gpu: --choices succeeds with attention for Hopper" 0 "$script" --choices --out chosen
+check "bench_gpu: --choices measures attention for Hopper where there is some" \
+    grep -q '^| attention for Hopper, 32 sequences | 106.2 ms |' chosen/bench_choices.md
 stand_in 33 'exec sleep 60'
 BENCH_LIMIT=1 expect_code "bench_gpu: a measurement that hangs ends with 1" 1 "$script" "$PWD/gpu.md"
 check "bench_gpu: a measurement that hangs is stopped and reported" grep -qxF '| the ops | stopped after 1 s | | |' gpu.md
 check "bench_gpu: the other measurements are reported" test "$(grep -c '^| step of .* | 106.2 ms |' gpu.md)" -eq 2
 stand_in 0
-expect_code "bench_gpu: a step that fits with no batch ends with 1" 1 "$script" "$PWD/gpu.md"
+expect_code "bench_gpu: a step that fits with no batch exits with code 1" 1 "$script" "$PWD/gpu.md"
 check "bench_gpu: a step that fits with no batch is reported" grep -q '^| step of GPT-2 124M, 1 x 1024 tokens | exit code 90: ' gpu.md
 check "bench_gpu: ops are measured although no step fits" grep -q '^| copy n 65536' gpu.md
 finish

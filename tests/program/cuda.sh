@@ -37,7 +37,7 @@ common=(--set eval.interval=0 --set eval.steps=2 --set eval.sample_interval=0 --
 run() {
     local name=$1
     shift
-    expect_code "cuda: run $name ends with 0" 0 "$TRAIN" "$TINY" "${common[@]}" "$@" --out "$name"
+    expect_code "cuda: run $name exits with code 0" 0 "$TRAIN" "$TINY" "${common[@]}" "$@" --out "$name"
 }
 
 # apart A B EARLY LATE: fails if the losses of the first 16 steps differ by more than the relative bound EARLY, or if the
@@ -161,6 +161,10 @@ expect_code "cuda: bench ops runs" 0 "$TRAIN" bench ops --device cuda --dtype bf
 check "cuda: bench ops times every op to the last" \
     grep -qE '^sgd .* [0-9]+\.[0-9]{3} +[0-9]+\.[0-9]{3} +[0-9.]+ +[0-9.]+ +[0-9.]+$' output
 check "cuda: bench ops also times stochastic rounding" grep -qE '^adamw .* stochastic +[0-9]+\.[0-9]{3} ' output
+if "$TRAIN" doctor | grep -q '^ok  *attention .*portable and hopper'; then
+    check "cuda: bench ops times attention by both kinds of kernels" test "$(grep -cE '^attention_.* (portable|hopper) ' output)" -eq \
+        $((2 * $(grep -cE '^attention_.* portable ' output)))
+fi
 check "cuda: bench ops uses the requested number of tokens" grep -qE '^fill 4x3072 ' output
 expect_code "cuda: bench ops refuses f64" 64 "$TRAIN" bench ops --device cuda --dtype f64
 expect_code "cuda: bench step runs" 0 "$TRAIN" bench step "$TINY" --set device=cuda --steps 1

@@ -24,17 +24,17 @@ bare() { env -u CHECK_TRAIN -u CHECK_TESTS -u CUDA_HOME PATH="$PWD/bin:$PATH" CH
 stand_in bin/nvidia-smi 'exit 9'
 sed -i "s|/dev/nvidia\[0-9\]\*|$PWD/nodes/nvidia[0-9]*|" "$copy/scripts/cuda_lib.sh"
 stand_in bin/nvcc 'exit 0'
-expect_code "gpu_check: a machine without a GPU ends with 69" 69 bare "$script"
+expect_code "gpu_check: a machine without a GPU exits with code 69" 69 bare "$script"
 check "gpu_check: a missing GPU is reported in one sentence" grep -qx 'gpu_check: there is no GPU here; nothing was checked' \
     output
 stand_in bin/nvidia-smi 'echo 9.0'
 # shellcheck disable=SC2016 # the stand-in expands it
 stand_in bin/make 'case $* in *missing) echo "cmocka is missing: say so" ;; esac'
-expect_code "gpu_check: a missing library ends with 69" 69 bare "$script"
+expect_code "gpu_check: a missing library exits with code 69" 69 bare "$script"
 check "gpu_check: a missing library is named in one line" grep -qx 'gpu_check: cmocka is missing: say so; nothing was checked' \
     output
 stand_in bin/make "echo \"\$@\" \"\$CUDA_HOME\" >>$PWD/made; case \$* in *missing) ;; *) echo 'x.cu: Error: no'; exit 2 ;; esac"
-expect_code "gpu_check: a failed build ends with 1" 1 bare "$script"
+expect_code "gpu_check: a failed build exits with code 1" 1 bare "$script"
 check "gpu_check: a failed build is printed" grep -q '^FAIL *build .*exit 2' output
 check "gpu_check: a failed build is counted in the last line" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
 check "gpu_check: a failed build is kept in the results" grep -q '^FAIL *build .*exit 2' "$results"
@@ -52,15 +52,16 @@ for name in train tests/cuda/test_ptx tests/cuda/test_model_cuda tests/parallel/
 done
 stand_in "$copy/build/gpu/train" 'echo "ok    cuda          cuda: a stand-in"'
 stand_in bin/make 'exit 0'
-expect_code "gpu_check: a test that the build did not produce ends with 1" 1 bare "$script" goldens
+expect_code "gpu_check: a test that the build did not produce exits with code 1" 1 bare "$script" goldens
 check "gpu_check: a test that the build did not produce is a failed item" grep -q '^FAIL *goldens ' output
 rm -r "$copy/build/gpu"
 # A skipped test fails its item. These tests may therefore skip only where there is no GPU (cuda_needed, pair_needed) or no
-# second GPU; without a second GPU the script does not run the item at all.
+# second GPU; without a second GPU the script does not run the item at all. Nor does it run those of Hopper's kernels without
+# them; their tests also skip sweeps.
 mapfile -t sources < <(grep -o 'gpu/tests/[a-z/]*/test_[a-z_]*' made | sort -u | sed "s|gpu/|$root/|; s|\$|.c|")
 for source in "${sources[@]}"; do [ -f "$source" ] || echo "${source}u"; done >cu
 mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -vxFf <(sed 's/u$//' cu); cat cu)
-grep -nE 'skip\(\)|skip_because\(' "${sources[@]}" | grep -v 'if (gpus < 2) skip_because' >skips
+grep -nE 'skip\(\)|skip_because\(' "${sources[@]}" | grep -vE 'if \(gpus < 2\) skip_because|/test_hopper_[a-z]*\.c:' >skips
 check "gpu_check: the items' tests skip only if GPUs are missing: $(head -n 1 skips)" test "${#sources[@]}" -gt 10 -a ! -s skips
 
 # Left out are tests of the CPU alone, and those that need an emulated library or several GPUs.
@@ -77,7 +78,10 @@ stand_in tests/kernels/test_ops 'echo "[       OK ] one"; exit 1'
 # shellcheck disable=SC2016 # the stand-in expands it
 stand_in tests/model/test_golden 'echo "[       OK ] one"; echo "[       OK ] two"; test "$TEST_DEVICE" = cuda && test "${LD_LIBRARY_PATH%%:*}" = /toolkit/lib64'
 export CHECK_TRAIN=$PWD/train CHECK_TESTS=$PWD/tests CUDA_HOME=/toolkit
-expect_code "gpu_check: a failing item ends with 1" 1 "$script" ops goldens
+expect_code "gpu_check: a failing item exits with code 1" 1 "$script" ops goldens
+# From here on no package of Python has libraries of CUDA, because the search for them takes longer than the rest of the script.
+stand_in without_wheels/python3 'exit 1'
+export PATH=$PWD/without_wheels:$PATH
 check "gpu_check: a failing item is printed with its exit code" grep -q '^FAIL *ops .*exit 1' output
 check "gpu_check: the item after a failing one runs" grep -q '^ok *goldens .*2 tests' output
 check "gpu_check: the device is printed" grep -q '^ok *doctor .* cuda: a stand-in$' output
@@ -107,15 +111,65 @@ until [ -e begun ]; do sleep 0.05; done
 kill -KILL $!
 wait $! 2>/dev/null
 check "gpu_check: a check that is killed has kept the items before" grep -q '^FAIL *ops ' killed/gpu_check.md
+# The items of the kernels for Hopper run only where doctor says that the program has them.
+expect_code "gpu_check: items for Hopper are skipped without its kernels" 0 "$script" hopper
+check "gpu_check: a skipped item for Hopper says why" grep -q '^skip *hopper.speed .*no attention for Hopper: doctor says nothing' output
+stand_in train 'case $1 in
+doctor) echo "ok    cuda          cuda: a stand-in"; echo "ok    attention     kernels portable and hopper; auto takes portable" ;;
+bench) for way in forward backward; do for kind in portable hopper; do echo "attention_$way B64 Tq1024 D64 off0, $kind  1.5 1 1 1 1"; done; done ;;
+esac'
+PYTHON=false "$script" hopper.speed >output 2>&1
+check "gpu_check: a PyTorch that fails is a failed item" grep -q '^FAIL *hopper.speed ' output
+stand_in bin/no_torch 'exit 69'
+PYTHON=$PWD/bin/no_torch "$script" hopper.speed >output 2>&1
+check "gpu_check: without PyTorch, attention is timed by the program alone" \
+    grep -q '^ok *hopper.speed .*forward 1.5, 1.5; backward 1.5, 1.5' output
+# Fake probes print the verdicts in the files NAME.says and end with 0, as the real ones do whatever they find.
+printf '%s = match\n' wgmma.d.m64n{64,128}k16.expected wgmma.{a,b}.k.sw128{,.start_plus_{32,64,96}}.expected \
+    wgmma.b.mn.sw128.expected >fragments_wgmma.says
+printf '%s = match\n' wgmma.a.registers.{bf16,f16}.expected \
+    wgmma.product.{bf16,f16}.{shared.n{64,128}.k,registers.n{64,128}.mn} >fragments_wgmma_registers.says
+printf '%s = match\n' tma.sw128.expected tma.heads.{16,64,128}.{inside,past_last_token,before_first_token,outside} >fragments_tma.says
+printf '%s = match\n' ring.sums.{1,2,3,32,35} >ring_tma.says
+for name in *.says; do stand_in "$copy/build/probe/${name%.says}" "cat $PWD/$name"; done
+verdicts=$(cat ./*.says | wc -l)
+expect_code "gpu_check: maps that all match exit with code 0" 0 "$script" hopper.maps
+check "gpu_check: maps that match are counted" grep -qx "ok *hopper.maps .* s  $verdicts verdicts match" output
+# maps_complain NAME EDIT COMPLAINT: expects this complaint when a fake probe's verdicts are edited by sed
+maps_complain() {
+    cp -- "$1.says" whole
+    sed -i "$2" "$1.says"
+    "$script" hopper.maps >output 2>&1
+    mv whole "$1.says"
+    check "gpu_check: maps fail with: $3" grep -q "^ *| gpu_probe: ERROR: $3 of $verdicts verdicts do not match" output
+}
+maps_complain fragments_wgmma '/^wgmma.b.k/s/match/differs in 3 elements/' 'wgmma.b.k.sw128.expected = differs in 3 elements (4'
+maps_complain fragments_wgmma '/b.mn/s/$/ with leading and stride offset exchanged/' 'wgmma.b.mn.sw128.expected = match with .* exchanged (1'
+maps_complain ring_tma '/35/d' 'ring.sums.35 is missing (1'
+check "gpu_check: a missing map counts as a failed check" grep -q '^FAIL *hopper.maps .*exit 1' output
+for name in *.says; do : >"$name"; done
+maps_complain ring_tma '' "wgmma.d.m64n64k16.expected is missing ($verdicts"
+rm -r "$copy/build/probe"
+for name in $(grep -oE 'cuda/test_hopper_[a-z]+' "$copy/scripts/gpu_items.sh"); do
+    stand_in "tests/$name" 'echo "[       OK ] one"; echo "skipped: runs with HOPPER_SWEEP=1"; echo "[  SKIPPED ] two"'
+done
+HOPPER_SWEEP='' "$script" hopper.cases >output 2>&1
+check "gpu_check: a sweep that is skipped is no failure" grep -q '^ok *hopper.cases ' output
+for name in $(grep -oE 'cuda/test_hopper_[a-z]+' "$copy/scripts/gpu_items.sh"); do
+    stand_in "tests/$name" '[ "${HOPPER_SWEEP:-}" = 1 ] && echo "[       OK ] one"'
+done
+"$script" hopper.cases >output 2>&1
+check "gpu_check: a GPU is given the whole sweep" grep -q '^ok *hopper.cases ' output
+stand_in train "$good"
 stand_in tests/model/test_golden 'echo "[  SKIPPED ] one"'
-expect_code "gpu_check: a test that skips on a GPU ends with 1" 1 "$script" goldens
+expect_code "gpu_check: a test that skips on a GPU exits with code 1" 1 "$script" goldens
 check "gpu_check: a test that skips on a GPU is named" grep -q 'test_golden did not use the GPU' output
 rm tests/model/test_golden
 expect_code "gpu_check: a test program that is not built is skipped" 0 "$script" goldens
 check "gpu_check: a skipped item names the command that builds its test" \
     grep -q "^skip *goldens .* $PWD/tests/model/test_golden is not built: make CUDA=emu test-programs$" output
 stand_in tests/model/test_golden 'echo "[       OK ] one"; sleep 2'
-expect_code "gpu_check: items for which no time is left end with 0" 0 env CHECK_WHOLE=6 "$script" goldens ranks
+expect_code "gpu_check: items for which no time is left exit with code 0" 0 env CHECK_WHOLE=6 "$script" goldens ranks
 check "gpu_check: items for which no time is left are skipped" grep -q '^skip *ranks .* the 6 s for everything were over$' output
 stand_in tests/model/test_golden 'sleep 60'
 expect_code "gpu_check: an item that hangs is stopped" 1 env CHECK_LIMIT=5 "$script" goldens
@@ -144,20 +198,20 @@ trains 2 '2 = dp 2 (threads, NCCL 2.28.9, 1 thread each)' 1.000001
 expect_code "gpu_check: a grid on two GPUs passes" 0 "$script" nccl.2.ddp
 check "gpu_check: a grid's line has the deviation of its losses" \
     grep -qx "ok *nccl.2.ddp .* 6 steps' losses within 1.0e-06 of one rank's; NCCL 2.28.9" output
-expect_code "gpu_check: grids that need more GPUs end with 0" 0 "$script" nccl.4
+expect_code "gpu_check: grids that need more GPUs exit with code 0" 0 "$script" nccl.4
 check "gpu_check: each grid that needs more GPUs is skipped with a reason" \
     test "$(grep -c 'skip *nccl\.4\.[a-z0-9]* .* it takes 4 GPUs, and there are 2$' output)" -eq 7 -a "$(tail -n 1 output)" = "1 passed, 0 failed, 7 skipped"
 rm -f visible
 expect_code "gpu_check: a grid uses the first of the chosen GPUs" 0 env CUDA_VISIBLE_DEVICES=7,5,3 "$script" nccl.2.tp2
 check "gpu_check: a grid sees as many GPUs as it has ranks" test "$(sort -u visible)" = 7,5
 trains 2 '2 = dp 2 (threads, NCCL 2.28.9, 1 thread each)' 1.0001
-expect_code "gpu_check: a grid with other losses ends with 1" 1 "$script" nccl.2.ddp
+expect_code "gpu_check: a grid with other losses exits with code 1" 1 "$script" nccl.2.ddp
 check "gpu_check: a grid with other losses is reported with the deviation" \
     grep -q "^ *| ERROR: in 6 steps losses are off one rank's by 1.0e-04" output
 trains 2 '2 = dp 2 (threads, NCCL 2.28.9, 1 thread each)' nan
-expect_code "gpu_check: a grid with a NaN loss ends with 1" 1 "$script" nccl.2.ddp
+expect_code "gpu_check: a grid with a NaN loss exits with code 1" 1 "$script" nccl.2.ddp
 trains 2 '2 = dp 2 (threads, 1 thread each)' 1
-expect_code "gpu_check: a grid that should use NCCL and does not ends with 1" 1 "$script" nccl.2.zero3
+expect_code "gpu_check: a grid that should use NCCL and does not exits with code 1" 1 "$script" nccl.2.zero3
 check "gpu_check: a grid that does not use NCCL is reported" grep -q '^ *| ERROR: the run does not say: NCCL' output
 trains 1 'ranks share the GPU, and reach each other through its memory' 1
 : >hosts
@@ -176,20 +230,20 @@ check "gpu_check: a grid of processes reports how NCCL was used" \
 check "gpu_check: processes on one GPU count as different hosts, connected by the loopback" \
     test "$(grep -cxE 'NCCL_(HOSTID=each|SOCKET_IFNAME=lo|IB_DISABLE=1|NET=Socket|P2P_DISABLE=1)' settings)" -eq 5
 trains 1 unasked 1.0001
-expect_code "gpu_check: a grid of processes with other losses ends with 1" 1 "$script" nccl.hosts.2.ddp
+expect_code "gpu_check: a grid of processes with other losses exits with code 1" 1 "$script" nccl.hosts.2.ddp
 trains 1 unasked 1
 echo "echo 'error[86] group dp, call 0, connect: rank 0 has waited 20 s'; exit 86" >hosts
-expect_code "gpu_check: grids of processes that hang end with 1" 1 "$script" nccl.hosts
+expect_code "gpu_check: grids of processes that hang exit with code 1" 1 "$script" nccl.hosts
 check "gpu_check: after two grids that hang no other grid of processes is tried" \
     test "$(tail -n 1 output)" = "1 passed, 2 failed, 8 skipped"
 check "gpu_check: the grids that hang are named" grep -q \
     '^skip *nccl.hosts.2.tp2 .* not tried, because 2 ranks,2 ranks with zero_optimization.stage=3 hang$' output
 check "gpu_check: a grid that hangs is reported with the rank that waits" grep -q '^ *| error\[86\] group dp' output
 echo 'exit 71' >hosts
-expect_code "gpu_check: grids of processes that fail end with 1" 1 "$script" nccl.hosts.2
+expect_code "gpu_check: exits with code 1 if a multi-process grid fails" 1 "$script" nccl.hosts.2
 check "gpu_check: grids of processes that fail are all tried" test "$(tail -n 1 output)" = "1 passed, 5 failed, 0 skipped"
 echo 'sleep 60' >hosts
-expect_code "gpu_check: a grid of processes that is stopped ends with 1" 1 env CHECK_LIMIT=5 "$script" nccl.hosts.2.ddp
+expect_code "gpu_check: a grid of processes that is stopped exits with code 1" 1 env CHECK_LIMIT=5 "$script" nccl.hosts.2.ddp
 check "gpu_check: a grid of processes that is stopped counts as one that hangs" \
     grep -qx '2 ranks' "$copy/build/gpu_check/grids/hang"
 
@@ -210,7 +264,7 @@ expect_code "gpu_check: a test that needs two GPUs sees two" 0 env CUDA_VISIBLE_
 }
 # checked SLOW CODE: expects exit code CODE from memcheck with tests that hang when more than every SLOW-th case is tried
 checked() {
-    expect_code "gpu_check: memcheck ends with $2 if its test hangs at TEST_EVERY=$1 and below" "$2" \
+    expect_code "gpu_check: memcheck exits with code $2 if its test hangs at TEST_EVERY=$1 and below" "$2" \
         env SLOW="$1" PATH="$PWD/bin:$PATH" CHECK_LIMIT=6 "$script" memcheck
 }
 checked 0 0
@@ -232,15 +286,15 @@ check "gpu_check: an error that memcheck found before its time limit is reported
 
 # ---- a device that is present but cannot be used
 stand_in train 'echo "--    cuda          built in; no device: none here"'
-expect_code "gpu_check: a program that finds no GPU ends with 69" 69 "$script" ops
+expect_code "gpu_check: a program that finds no GPU exits with code 69" 69 "$script" ops
 check "gpu_check: a program that finds no GPU is quoted" \
     grep -qx 'gpu_check: built in; no device: none here; nothing was checked' output
 stand_in train 'echo "!!    cuda          built in; trouble: no cuBLASLt; the CPU path is ready"'
-expect_code "gpu_check: a program that finds an unusable GPU ends with 1" 1 "$script" ops
+expect_code "gpu_check: a program that finds an unusable GPU exits with code 1" 1 "$script" ops
 check "gpu_check: an unusable GPU is a failed item" grep -q '^FAIL *doctor ' output
 check "gpu_check: the error message about an unusable GPU is printed" grep -q '^ *| ERROR: built in; trouble: no cuBLASLt' \
     output
 check "gpu_check: an unusable GPU is counted in the last line" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
 stand_in train 'echo "--    cuda          not built into this program"'
-expect_code "gpu_check: a build without CUDA ends with 1 and not with 69" 1 "$script" ops
+expect_code "gpu_check: a build without CUDA exits with code 1 and not with 69" 1 "$script" ops
 finish

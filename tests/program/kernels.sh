@@ -32,7 +32,7 @@ else
     if grep -q 'machine code is not read' output; then
         skip "kernels: faults of machine code are found" "$(grep 'machine code is not read' output)"
     else
-        check "kernels: faults of machine code are found" test "$(grep -c '^found: ' output)" -eq 9
+        check "kernels: faults of machine code are found" test "$(grep -c '^found: ' output)" -eq 11
     fi
     check "kernels: doctor reports CUDA" bash -c "'$TRAIN' doctor | grep -Eq '^(ok|--) +cuda +(built in|cuda:)'"
     # The program starts without the libraries that come with a driver, a toolkit or a C++ compiler, so it must not link
@@ -74,6 +74,17 @@ else
     check "kernels: code for a GPU of capability 8.6 is compiled as sm_86" compiled_for 8.6 sm_86
 fi
 
+# commands ARCHITECTURES TARGET: prints what make would do
+commands() { make -n -C "$here/../.." CUDA=1 ARCH="$1" BUILD="$PWD/none" "$2" 2>/dev/null; }
+if [ $code -eq 69 ]; then
+    skip "kernels: attention for Hopper is compiled for sm_90a alone" "no nvcc"
+else
+    check "kernels: attention for Hopper is compiled for sm_90a alone" test \
+        "$(commands "80 90a" "$PWD/none/model/kernels/cuda/hopper_forward.cu.o" | grep -e '-c -o [^ ]*hopper_forward' | grep -o 'code=[^ ]*')" = code=sm_90a
+    check "kernels: without sm_90a, attention for Hopper is left out" test \
+        "$(commands 80 all | grep -oE 'hopper_[a-z_]+\.(cu\.)?o' | sort -u)" = hopper_absent.o
+fi
+
 # log STACK SPILLED SHARED [ARCH]: writes a log of nvcc for one kernel with these numbers
 log() {
     mkdir -p made/model/kernels/cuda
@@ -102,6 +113,10 @@ expect_code "kernels: another number of resident blocks is found" 1 "$report" --
 log 0 0 0
 echo "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to k" >>made/model/kernels/cuda/k.cu.o.log
 expect_code "kernels: products that wait for each other are found" 1 "$report" --logs made
+log 0 0 0
+echo "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to determine register count at entry." \
+    >>made/model/kernels/cuda/k.cu.o.log
+expect_code "kernels: an ignored change of registers is found" 1 "$report" --logs made
 log 0 0 48 && expect_code "kernels: static shared memory is found" 1 "$report" --logs made
 expect_code "kernels: the script exits with 69 if the folder has no built kernels" 69 "$report" --logs nowhere
 finish
