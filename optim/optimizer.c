@@ -70,10 +70,16 @@ static double slot_bytes(const Config *config, DType storage, const Shard *shard
     return bytes;
 }
 
-/* Decides where each shard's slots are. Steps use units in the order of the table. In this order
- * each shard that still has room stays on the device: the forward pass of the first units hides the
- * updates of the others. */
-static void choose_places(Optimizer *optimizer, const Config *config)
+/* Returns the unit that is updated as number i. */
+static int unit_in_turn(const ParamStore *store, int i)
+{
+    return store->order ? store->order[i] : i;
+}
+
+/* Decides where each shard's slots are. Shards are considered in the order of updates, in which
+ * steps use the units. Each one that still has room stays on the device, so the forward pass of the
+ * first units hides the updates of the others. */
+static void choose_places(Optimizer *optimizer, const Config *config, const ParamStore *store)
 {
     const OffloadConfig *offload = &config->zero_optimization.offload_optimizer;
     const Unit *unit = optimizer->table->unit;
@@ -83,18 +89,22 @@ static void choose_places(Optimizer *optimizer, const Config *config)
         const Shard *shard = &optimizer->shard[i].shard;
         room += (1.0 - offload->ratio) * slot_bytes(config, unit[shard->unit].dtype, shard);
     }
-    for (int i = 0; i < optimizer->n_shards; i++) {
-        OptimizerShard *own = &optimizer->shard[i];
-        double bytes = slot_bytes(config, unit[own->shard.unit].dtype, &own->shard);
-        if (bytes > room)
-            own->on = SLOTS_ON_HOST;
-        else
-            room -= bytes;
+    for (int i = 0; i < optimizer->table->n_units; i++) {
+        int u = unit_in_turn(store, i), at = optimizer->first_shard[u];
+        for (; at < optimizer->n_shards && optimizer->shard[at].shard.unit == u; at++) {
+            OptimizerShard *own = &optimizer->shard[at];
+            double bytes = slot_bytes(config, unit[u].dtype, &own->shard);
+            own->on = bytes > room ? SLOTS_ON_HOST : SLOTS_ON_DEVICE;
+            if (bytes > room)
+                optimizer->last_updated = u;
+            else
+                room -= bytes;
+        }
     }
 }
 
-/* Makes a list of ranges of the shards with slots in one place, from number `n` on. Returns the
- * number after the last. */
+/* Lists the ranges of the shards with slots in the place `on`, in optimizer->range from index `n`
+ * on. Returns the index after the last. */
 static int list_ranges(Optimizer *optimizer, SlotsPlace on, int n)
 {
     int units = optimizer->table->n_units, i = 0;
@@ -104,7 +114,6 @@ static int list_ranges(Optimizer *optimizer, SlotsPlace on, int n)
         for (; i < optimizer->n_shards && optimizer->shard[i].shard.unit == u; i++) {
             const OptimizerShard *own = &optimizer->shard[i];
             if (own->on != on) continue;
-            if (on == SLOTS_ON_HOST) optimizer->last_updated = u;
             optimizer->range[n++] = (UpdateRange){
                 .weight = own->shard.weight,
                 .grad = own->shard.grad,
@@ -150,17 +159,24 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
         optimizer->shard[i].shard = listed[i];
     }
     free(listed);
-    choose_places(optimizer, config);
+    choose_places(optimizer, config, store);
     for (int i = 0; i < optimizer->n_shards; i++)
         plan_shard(&optimizer->shard[i], config, store, device, host);
     list_ranges(optimizer, SLOTS_ON_HOST, list_ranges(optimizer, SLOTS_ON_DEVICE, 0));
 }
 
+/* Returns whether slots of the unit are on the host. */
+static bool has_updates(const Optimizer *optimizer, int unit)
+{
+    const int *first = optimizer->first_range[SLOTS_ON_HOST];
+    return first[unit] < first[unit + 1];
+}
+
 void optimizer_free(Optimizer *optimizer)
 {
     bool events = optimizer->dev != NULL && optimizer->last_updated >= 0;
-    for (int u = 0; events && u <= optimizer->last_updated; u++)
-        device_event_destroy(optimizer->dev, &optimizer->updated[u]);
+    for (int u = 0; events && u < optimizer->table->n_units; u++)
+        if (has_updates(optimizer, u)) device_event_destroy(optimizer->dev, &optimizer->updated[u]);
     if (events) device_event_destroy(optimizer->dev, &optimizer->decided);
     if (events) device_event_destroy(optimizer->dev, &optimizer->begun);
     if (events) device_event_destroy(optimizer->dev, &optimizer->ended);
@@ -179,8 +195,14 @@ OptimizerBytes optimizer_bytes_of_units(const Config *config, ParamStore *store,
     Optimizer measured;
     Arena device = arena_measuring(), *host = must_calloc((size_t)units, sizeof *host);
     optimizer_plan(&measured, config, store, &device, host);
-    optimizer_free(&measured);
     OptimizerBytes sum = {.device = device.peak};
+    for (int i = 0; i < measured.n_shards; i++) {
+        const OptimizerShard *own = &measured.shard[i];
+        DType storage = store->table->unit[own->shard.unit].dtype;
+        if (own->on == SLOTS_ON_DEVICE)
+            sum.device_slots += (size_t)slot_bytes(config, storage, &own->shard);
+    }
+    optimizer_free(&measured);
     for (int u = 0; u < units; u++) {
         bytes[u] = host[u].peak;
         sum.host += bytes[u];
@@ -219,8 +241,13 @@ void optimizer_open(Optimizer *optimizer, Device *dev)
     optimizer->update = device_on(dev, dev->update);
     /* The first record of an event creates it, which no step may do. */
     if (optimizer->last_updated >= 0) device_event_record(dev, &optimizer->decided);
-    for (int u = 0; u <= optimizer->last_updated; u++)
-        device_event_record(&optimizer->update, &optimizer->updated[u]);
+    if (optimizer->last_updated >= 0 && optimizer->timed) {
+        device_event_record_timed(&optimizer->update, &optimizer->begun);
+        device_event_record_timed(&optimizer->update, &optimizer->ended);
+    }
+    for (int u = 0; u < optimizer->table->n_units; u++)
+        if (has_updates(optimizer, u))
+            device_event_record(&optimizer->update, &optimizer->updated[u]);
 }
 
 void optimizer_init(Optimizer *optimizer, Device *dev)
@@ -242,8 +269,8 @@ void optimizer_init(Optimizer *optimizer, Device *dev)
     }
 }
 
-/* Returns how many ranges from `first` on, but before `end`, have weights of one type, so that one
- * op can update them. */
+/* Returns how many of the ranges [first, end), from the first one on, have weights of one type, so
+ * that one op can update them. */
 static int alike(const Optimizer *optimizer, int first, int end)
 {
     DType dtype = optimizer->range[first].weight.dtype;
@@ -253,7 +280,7 @@ static int alike(const Optimizer *optimizer, int first, int end)
     return n;
 }
 
-/* Updates the ranges of the units `from` to `to` whose slots are there. */
+/* Updates the ranges of units [from, to) whose slots are in the place `on`. */
 static void update_units(const Optimizer *optimizer, SlotsPlace on, int from, int to, Device *dev,
                          const StepDecision *decision)
 {
@@ -268,12 +295,11 @@ static void update_units(const Optimizer *optimizer, SlotsPlace on, int from, in
     }
 }
 
-/* Updates the unit's shards whose slots are on the host. Returns the event after that, or NULL if
- * there are none. */
+/* Updates the unit's shards whose slots are on the host. Returns the event that follows the update,
+ * or NULL if there are no such shards. */
 static Event *update_on_host(Optimizer *optimizer, int unit, const StepDecision *decision)
 {
-    const int *first = optimizer->first_range[SLOTS_ON_HOST];
-    if (first[unit] == first[unit + 1]) return NULL;
+    if (!has_updates(optimizer, unit)) return NULL;
     update_units(optimizer, SLOTS_ON_HOST, unit, unit + 1, &optimizer->update, decision);
     device_event_record(&optimizer->update, &optimizer->updated[unit]);
     return &optimizer->updated[unit];
@@ -289,11 +315,12 @@ void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
         device_event_wait(&optimizer->update, &optimizer->decided);
     }
     if (timed) device_event_record_timed(&optimizer->update, &optimizer->begun);
-    for (int u = 0; u < units;) {
-        int part = store->publish_overlaps ? u + 1 : units; /* the part ends before this unit */
-        update_units(optimizer, SLOTS_ON_DEVICE, u, part, dev, decision);
-        for (; u < part; u++)
-            store->publish(store, u, update_on_host(optimizer, u, decision));
+    if (!store->publish_overlaps) update_units(optimizer, SLOTS_ON_DEVICE, 0, units, dev, decision);
+    for (int i = 0; i < units; i++) {
+        int u = unit_in_turn(store, i);
+        if (store->publish_overlaps)
+            update_units(optimizer, SLOTS_ON_DEVICE, u, u + 1, dev, decision);
+        store->publish(store, u, update_on_host(optimizer, u, decision));
     }
     if (timed) device_event_record_timed(&optimizer->update, &optimizer->ended);
 }
@@ -306,7 +333,7 @@ double optimizer_seconds(Optimizer *optimizer)
 
 void optimizer_await(Optimizer *optimizer)
 {
-    /* The stream for updates works in order, so the last event is after all of them. */
+    /* The update stream executes in order, so the last event comes after all updates. */
     if (optimizer->last_updated >= 0)
         device_event_wait(optimizer->dev, &optimizer->updated[optimizer->last_updated]);
 }

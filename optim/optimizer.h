@@ -4,12 +4,13 @@
  * State is kept in named slots (tensors as long as the weights): the optimizer's own slots, and a
  * master copy for weights in 16-bit storage, unless bf16 weights are rounded stochastically and
  * need none. Slots are flat tensors parallel to the store's shards. One op updates all shards, or
- * those of a unit. Step count, learning rate and clip factor come from the StepDecision on the
- * device.
+ * the shards of one unit. Step count, learning rate and clip factor come from the StepDecision on
+ * the device.
  *
  * With zero_optimization.offload_optimizer.device "cpu" slots are in page-locked host memory, which
- * the device's own kernels read and write. Their shards are updated unit by unit on the device's
- * `update` stream, while the next forward pass begins with the units that are updated already. */
+ * the device's own kernels read and write. Shards with slots there are updated unit by unit on the
+ * device's `update` stream, while the next forward pass begins with the units that have already
+ * been updated. */
 #ifndef OPTIM_OPTIMIZER_H
 #define OPTIM_OPTIMIZER_H
 
@@ -37,17 +38,18 @@ typedef struct {
     OptimizerShard *shard;
     int n_shards;
     int *first_shard; /* per unit: index of its first shard; n_shards if it has none here */
-    /* Per shard: the same tensors as the update's op takes them. First those with slots on the
-     * device, in the order of units, then those with slots on the host: unit u has the ranges
-     * first_range[on][u] to first_range[on][u + 1] in each place. */
+    /* The same tensors, one entry per shard, in the form that the update's op takes. First come the
+     * shards with slots on the device, in the order of units, then those with slots on the host. In
+     * each place `on`, unit u has the ranges [first_range[on][u], first_range[on][u + 1]). */
     UpdateRange *range;
     int *first_range[SLOTS_PLACES];
     /* For states on the host, from optimizer_open on. */
-    Device *dev, update; /* the device, and a view of it on its stream for updates */
-    Event decided;       /* on the compute stream: the decision and all gradients are there */
-    Event *updated;      /* per unit, on the stream for updates: its shards on the host are done */
-    int last_updated;    /* the last unit that has any; -1: there are none */
-    /* Before and after all updates on that stream, for a stopwatch that sets `timed`. */
+    Device *dev, update; /* the device, and a view of it on its update stream */
+    Event decided;       /* on the compute stream: the decision and all gradients are ready */
+    Event *updated;      /* per unit, on the update stream: its shards on the host are updated */
+    int last_updated;    /* the last unit to be updated that has states on the host; -1: none has */
+    /* Events before and after all updates on that stream, for a stopwatch that sets `timed`. It
+     * must do so before optimizer_open, or else a step creates the events. */
     bool timed;
     Event begun, ended;
 } Optimizer;
@@ -56,24 +58,26 @@ typedef struct {
  * of a unit are adjacent. `device` is an arena over device memory; host[unit] is one over
  * page-locked host memory (device_host_alloc) for the slots of a unit, and `host` may be NULL if
  * none are there. With offload_optimizer.ratio below 1 the device keeps slots of at most 1 - ratio
- * of the bytes: of the shards in order of use, each that still has room. If the arenas only
- * measure, their `used` is the only result, and init and step must not be called. Free with
- * optimizer_free in both cases, before the device is closed. */
+ * of the bytes: going through the shards in the store's order, each one that still has room. If the
+ * arenas only measure, their `used` is the only result, and init and step must not be called. Free
+ * with optimizer_free in both cases, before the device is closed. */
 void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *store, Arena *device,
                     Arena *host);
 void optimizer_free(Optimizer *optimizer);
-/* The bytes that optimizer_plan takes: from the device's arena, and from all of the host's. */
+/* The bytes that optimizer_plan takes: from the device's arena; the part of these for slots (the
+ * others are for tables of segments); and from all of the host's arenas, which have only slots. */
 typedef struct {
-    size_t device, host;
+    size_t device, device_slots, host;
 } OptimizerBytes;
 /* Returns them, for the memory plan. The store need not be allocated. */
 OptimizerBytes optimizer_bytes(const Config *config, ParamStore *store);
-/* Sets bytes[0..table->n_units) to what it takes from the host's arenas, unit by unit, and returns
- * the same as optimizer_bytes. */
+/* Sets bytes[0..table->n_units) to the bytes from the host's arenas, unit by unit, and returns the
+ * same as optimizer_bytes. */
 OptimizerBytes optimizer_bytes_of_units(const Config *config, ParamStore *store, size_t *bytes);
 
-/* Opens what an optimizer_step needs besides the state, once; optimizer_init does it, too. So a
- * step with a decision to skip may come before optimizer_init. `dev` must outlive the optimizer. */
+/* Creates, once, what an optimizer_step needs in addition to the state; optimizer_init does it,
+ * too. After it, a step with a decision to skip may come before optimizer_init. `dev` must outlive
+ * the optimizer. */
 void optimizer_open(Optimizer *optimizer, Device *dev);
 /* Initialises the state: moments are zero, masters are copies of the store's weights, and the
  * tables of segments are uploaded (the host waits for that). Call it once the weights are
@@ -83,18 +87,18 @@ void optimizer_init(Optimizer *optimizer, Device *dev);
 /* Updates every shard according to `decision`, which is on the device; does nothing if it says
  * skip. Then publishes every unit in order, also units of which this rank has no shard. If the
  * store sends updated weights while later units are updated (publish_overlaps), each unit is
- * updated by an op of its own and published at once. The step's gradients must be complete on the
- * compute stream. Slots on the host, and weights and gradients of their shards, are in use on
- * another stream until the store's next acquire of the unit, or optimizer_await. */
+ * updated by its own op and published at once. The step's gradients must be complete on the compute
+ * stream. Slots on the host, and weights and gradients of their shards, are in use on another
+ * stream until the store's next acquire of the unit, or optimizer_await. */
 void optimizer_step(Optimizer *optimizer, Device *dev, ParamStore *store,
                     const StepDecision *decision);
 
-/* Makes the compute stream wait for all updates that have been issued: for those who read slots or
- * shards without an acquire. */
+/* Makes the compute stream wait for all updates that have been issued. Call it before reading slots
+ * or shards without an acquire. */
 void optimizer_await(Optimizer *optimizer);
 
-/* Returns the seconds of the updates on the stream for updates in the last step, if `timed` was set
- * before it; the host waits for them. Returns 0 if there are none. */
+/* Returns the seconds of the last step's updates on the update stream, if `timed` was set before
+ * it; the host waits for them. Returns 0 if there are none. */
 double optimizer_seconds(Optimizer *optimizer);
 
 /* Returns whether parameters of this storage type have state in `slot`. The answer is the same on

@@ -1,5 +1,5 @@
 /* store.h -- ParamStore, the interface between the model and the storage of weights and gradients.
- * The model calls it to say when it needs weights and when gradients are complete. (The other two
+ * The model tells it when it needs weights and when gradients are complete. (The other two
  * interfaces are region.h and stage.h.)
  *
  * Before a step, the model announces in which order it will use its units. The store alone decides
@@ -7,9 +7,9 @@
  * sees neither shards nor prefetch. Implemented by parallel/zero.
  *
  * A weight is valid only between acquire and release. Other code that reads or writes weights
- * (checkpoints, initial weights, the optimizer) uses shards, which always stay in memory. Their
- * update may still run on another stream than the compute stream, so such code first waits for the
- * device, or for the update (optimizer_await). */
+ * (checkpoints, initial weights, the optimizer) uses shards, which always stay in memory. An update
+ * of the shards may still be running on another stream than the compute stream, so such code first
+ * waits for the device, or for the update (optimizer_await). */
 #ifndef MODEL_PARAM_STORE_H
 #define MODEL_PARAM_STORE_H
 
@@ -22,8 +22,8 @@ typedef struct {
     bool weight, gradient; /* whether it acquires the weights; whether it acquires the gradient */
 } Use;
 
-/* Why shards are listed: to count each element once over all ranks (for the gradient norm), or to
- * update everything that this rank keeps. */
+/* The purpose of a list of shards: to count each element once over all ranks (for the gradient
+ * norm), or to update all elements that this rank keeps. */
 typedef enum { PURPOSE_COUNT, PURPOSE_UPDATE } Purpose;
 
 /* A contiguous part of one range of a unit that belongs to this rank. Tensors are flat and dense.
@@ -63,15 +63,19 @@ struct ParamStore {
     void (*step_end)(ParamStore *);
     /* Fills shards[0..max) in ascending order of units and returns how many there are. */
     int (*shards)(ParamStore *, Purpose purpose, Shard *shards, int max);
-    /* Makes the updated weights of a unit visible to the other ranks. All ranks call it, for the
-     * same units in the same order, whether they have a shard of them or not. `updated` is an event
-     * on another stream of the device, recorded after the update of this rank's shards of the unit.
-     * The next step's end has waited for it at the latest; it must stay valid until then, or until
-     * the store is only destroyed. NULL: the update is on the compute stream. */
+    /* Makes the updated weights of a unit visible to the other ranks. All ranks call it for the
+     * same units in the same order, even for units of which they have no shard. `updated` is an
+     * event on another stream of the device, recorded after the update of this rank's shards of the
+     * unit. It must stay valid until the end of the next step, by which the store has waited for
+     * it, or until the store is destroyed. NULL: the update is on the compute stream. */
     void (*publish)(ParamStore *, int unit, Event *updated);
     /* Whether publish may send weights while later units are still updated. If not, all units are
      * updated before the first one is published. */
     bool publish_overlaps;
+    /* (n_units) The order in which units are updated and published, so that those which the next
+     * step uses first come first; the same on all ranks of a stage. NULL: the order of the table.
+     */
+    const int *order;
 };
 
 #endif

@@ -48,7 +48,7 @@ void console_open(Console *c, const MetricsOptions *options)
                    .flight = options->flight};
 }
 
-/* Begins to print lines: clears the live line. A console that nobody reads may stop the caller
+/* Begins to print lines: clears the live line. If nobody reads the console, the caller may block
  * here, or in end_lines. Returns the number for end_lines. */
 static int64_t begin_lines(Console *c)
 {
@@ -95,8 +95,8 @@ static void print_breakdown(const Console *c, const SpeedRecord *s)
      * themselves. */
     double other = s->seconds - s->forward - s->backward - s->optimizer - s->data;
     char comm[64] = "", stages[64] = "";
-    /* A GPU measures its phases with its own clock, so their sum may be longer than the host's time
-     * and `other` negative. */
+    /* A GPU measures its phases with its own clock, so their sum may exceed the host's time, and
+     * `other` may be negative. */
     other -= s->communication + s->exchange + s->bubble;
     if (s->communication > 0)
         snprintf(comm, sizeof comm, "communication %.2f  ", s->communication * ms);
@@ -122,10 +122,17 @@ static void print_exposed(const Console *c, const SpeedRecord *s)
             used += (size_t)snprintf(text + used, sizeof text - used, "  %s %.2f",
                                      exposed_axis_name[a], s->exposed[a] * 1e3 / (double)s->steps);
     if (used > none) print_lines(c, text, 9);
-    if (!(s->exposed[EXPOSED_HOST] > 0)) return;
-    snprintf(text, sizeof text, "waits for host states, ms a step%s:  %.2f",
-             s->ranks > 1 ? ", the most of a rank" : "",
-             s->exposed[EXPOSED_HOST] * 1e3 / (double)s->steps);
+    const char *of = s->ranks > 1 ? ", the most of a rank" : "";
+    if (s->exposed[EXPOSED_HOST] > 0) {
+        snprintf(text, sizeof text, "waits for host states, ms a step%s:  %.2f", of,
+                 s->exposed[EXPOSED_HOST] * 1e3 / (double)s->steps);
+        print_lines(c, text, 9);
+    }
+    if (!(s->updates > 0)) return;
+    snprintf(text, sizeof text, "host states, each way, a step%s:  %s in %s, %.1f GB/s", of,
+             figure_bytes(s->updated_bytes / (double)s->steps).text,
+             figure_seconds(s->updates / (double)s->steps).text,
+             s->updated_bytes / s->updates / 1e9);
     print_lines(c, text, 9);
 }
 
@@ -208,7 +215,8 @@ void console_eval(Console *c, const EvalRecord *r)
     end_lines(c, noted);
 }
 
-/* Prints `label`, then both texts as one. Further lines are indented to the column of the text. */
+/* Prints `label`, then both texts as one. Continuation lines are indented to the column of the
+ * text. */
 static void print_labelled(Console *c, const char *label, const char *text, const char *more,
                            Wrap wrap)
 {

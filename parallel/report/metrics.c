@@ -29,8 +29,8 @@ bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_
     m->line_to = fmemopen(m->line, sizeof m->line, "w");
     CHECK(m->line_to != NULL, "no stream for %zu bytes of memory", sizeof m->line);
     /* A resumed run repeats the steps after its checkpoint, so their lines are removed from
-     * metrics.jsonl. samples.txt is kept as it is: it is for users, and each sample has its
-     * step. */
+     * metrics.jsonl. samples.txt is not changed: it is for users, and shows the step of each
+     * sample. */
     bool good = true;
     if (options->run_folder != NULL) {
         int64_t upto = options->resumed_step < 0 ? 0 : options->resumed_step;
@@ -75,7 +75,7 @@ MetricsTail metrics_tail(const Metrics *m)
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-/* Prints the members that every line begins with, without the closing brace. */
+/* Prints the members with which every line begins, without the closing brace. */
 static void print_head(FILE *to, const Metrics *m, const char *event, int64_t step)
 {
     const StepRecord *r = &m->latest;
@@ -204,6 +204,9 @@ static void print_exposed(FILE *to, const SpeedRecord *s, bool *odd)
         snprintf(key, sizeof key, "exposed_%s", exposed_axis_name[a]);
         print_number(to, key, s->exposed[a], odd);
     }
+    if (!(s->updates > 0)) return;
+    print_number(to, "host_updates", s->updates, odd);
+    print_number(to, "host_bytes", s->updated_bytes, odd);
 }
 
 /* Writes the speed as events, with the times of a step under DeepSpeed's names. */
@@ -335,7 +338,7 @@ void metrics_saved(Metrics *m, const SaveRecord *save)
     EventLine line;
     StepRecord latest = m->latest;
     m->options.pace.save_seconds = save->stall;
-    m->latest = save->at; /* a line has the totals of its step */
+    m->latest = save->at; /* every line contains the totals of its step */
     FILE *to = line_begin(&line, m, "ckpt", save->at.step);
     print_number(to, "seconds", save->seconds, &(bool){false});
     print_number(to, "stall", save->stall, &(bool){false});

@@ -24,7 +24,7 @@ typedef struct {
     bool stop;                      /* overflow at the smallest loss scale: the run must end */
     double loss;                    /* mean nats per target; if not finite, null in JSON */
     double lr, grad_norm, loss_scale;
-    double median, deviation; /* of a spike: what its loss was compared with (StepDecision) */
+    double median, deviation; /* of a spike: the values its loss was compared with (StepDecision) */
     bool spike;
     bool applied; /* false: the update was skipped */
 } StepRecord;
@@ -44,9 +44,12 @@ typedef struct {
      * separately. With several stages, `exchange` is the transfer of tensors between them, and
      * `bubble` the wait for other stages. */
     double communication, exchange, bubble;
-    /* On a GPU: the part of forward, backward and optimizer for which the compute stream waited for
+    /* On a GPU: seconds of forward, backward and optimizer in which the compute stream waited for
      * other ranks, by axis. Each is the maximum over the ranks; 0: none, or not measured. */
     double exposed[EXPOSED_AXES];
+    /* On a GPU with optimizer states in host memory: seconds of their updates, and bytes of states
+     * that these moved over the host link, per direction. The maximum over the ranks; 0: none. */
+    double updates, updated_bytes;
 } SpeedRecord;
 
 typedef struct {
@@ -82,8 +85,8 @@ typedef struct Metrics Metrics;
  * names the file. */
 bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_t n);
 void metrics_close(Metrics *metrics);
-/* Writes everything that is not on disk yet. For the case that another thread ends the process: if
- * rank 0 is writing, waits for it at most two seconds. */
+/* Writes everything that is not on disk yet. To be called by another thread that ends the process:
+ * if rank 0 is writing, waits for it at most two seconds. */
 void metrics_end(Metrics *metrics);
 
 /* The content of the last step in metrics.jsonl, after the file has been cut back to the checkpoint
@@ -106,14 +109,15 @@ void metrics_start(Metrics *metrics, const char *fields);
  * or metrics_live. */
 void metrics_step(Metrics *metrics, const StepRecord *record);
 /* Prints a console row for the latest step with its speed, and writes a line {"event":"speed"}.
- * They have the remaining time once five steps, or five seconds of steps, have been made, and in
- * the last row. */
+ * They include the remaining time after five steps, or five seconds of steps, and in the last row.
+ */
 void metrics_report(Metrics *metrics, const SpeedRecord *speed);
 /* Redraws the live line (progress, loss, tokens/s, ETA); does nothing if the console is not a
  * terminal. Cheap enough to be called after every step. */
 void metrics_live(Metrics *metrics, const StepRecord *latest, double seconds_per_step);
 /* Reports an evaluation on the main validation data, and on n further sets. The lines of the sets,
- * {"event":"val_set"}, precede its line {"event":"val"}: a step that has this one has them all. */
+ * {"event":"val_set"}, precede the line {"event":"val"}, so a step that has the latter has all of
+ * them. */
 void metrics_eval(Metrics *metrics, const EvalRecord *record, const EvalRecord *sets, int n);
 /* Reports a sample of text and appends it to RUN/samples.txt; the console shows control characters
  * escaped. */
@@ -121,7 +125,7 @@ void metrics_sample(Metrics *metrics, int64_t step, double seconds, const char *
                     const char *text);
 /* Reports that replicas were compared in this step and are equal: a line {"event":"replicas"}. */
 void metrics_compared(Metrics *metrics, int64_t step, double seconds);
-/* Comparisons of replicas: how many, and the seconds that all of them took. */
+/* Comparisons of replicas: how many, and how many seconds they took in all. */
 typedef struct {
     int64_t n;
     double seconds;
@@ -132,23 +136,22 @@ typedef struct {
     double seconds; /* from its begin to its commit */
     double stall;   /* of that, how long training waited; `seconds` if it was synchronous */
     const char *path;
-    Comparisons compared; /* of its state, before it was saved: at most one */
-    Comparisons between;  /* those by interval that no line of a save has told */
+    Comparisons compared; /* of the saved state, before the save: at most one */
+    Comparisons between;  /* those by interval that no line of a save has reported */
 } SaveRecord;
 void metrics_saved(Metrics *metrics, const SaveRecord *save);
 /* Reports how much data was sent between ranks so far: a table on the console and a line
  * {"event":"comms"}. */
 void metrics_comms(Metrics *metrics, int64_t step, const Comm *const *group, int n_groups);
 /* Writes one line with a message; `event` is "warn", "resume", "weights" (where the first weights
- * come from), "data" (from here on, losses are of
- * other validation data), "best" (this step's checkpoint is the best so far),
- * "rollback" (the first step that is made anew) or "end". */
+ * come from), "data" (from here on, validation losses are of different data), "best" (this step's
+ * checkpoint is the best so far), "rollback" (this is the first repeated step) or "end". */
 void metrics_note(Metrics *metrics, const char *event, int64_t step, const char *text);
-/* Goes back to an earlier step, from which the run makes its steps anew: the lines of later steps
- * move from metrics.jsonl to metrics.rollback-N.jsonl, N = rollback, and metrics_tail returns what
- * the step has. If that file has more lines, of an earlier attempt that was killed after the same
- * rollback, it stays, and the lines move to metrics.rollback-N.attempt-A.jsonl. `samples` are those
- * at that step. Returns false and sets `err` on failure. */
+/* Goes back to an earlier step, from which the run continues: the lines of later steps move from
+ * metrics.jsonl to metrics.rollback-N.jsonl, N = rollback, and metrics_tail returns the content of
+ * that step. If that file exists with more lines, from an earlier attempt that was killed after the
+ * same rollback, it stays, and the lines move to metrics.rollback-N.attempt-A.jsonl. `samples`: the
+ * number of samples at that step. Returns false and sets `err` on failure. */
 bool metrics_go_back(Metrics *metrics, int64_t step, int64_t samples, int64_t rollback, char *err,
                      size_t n);
 /* Flushes and fsyncs metrics.jsonl; returns false and sets `err` if that fails, for example on a

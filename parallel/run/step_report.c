@@ -53,8 +53,8 @@ void run_read_arrived(Run *run)
 /* Reads the records that have arrived, on all ranks. A step's record is the same on all ranks, but
  * may arrive on some earlier than on others. If one rank reads a divergence, the others wait for
  * that record, so all ranks end at the same step. Every rank takes part in this exchange, however
- * many records it has read. It is made when the ranks also agree on whether to stop; until then a
- * rank that has read a divergence goes on with the others. */
+ * many records it has read. It takes place when the ranks also agree on whether to stop; until then
+ * a rank that has read a divergence continues with the others. */
 static void read_what_has_come(Run *run)
 {
     take_records(run, run->trainer.steps - run->trainer.steps_read == TRAINER_HISTORY);
@@ -86,18 +86,23 @@ static void show_live(Run *run, bool print)
 void run_compare_ranks(const Run *run, SpeedRecord *s)
 {
     int ranks = run->world->size;
-    enum { WORK = EXPOSED_AXES, FIELDS };
-    double own[FIELDS] = {[WORK] = s->forward + s->backward + s->optimizer}, most[FIELDS];
+    enum { WORK = EXPOSED_AXES, UPDATES, BYTES, FIELDS };
+    double own[FIELDS] = {[WORK] = s->forward + s->backward + s->optimizer,
+                          [UPDATES] = s->updates,
+                          [BYTES] = s->updated_bytes},
+           most[FIELDS];
     memcpy(own, s->exposed, sizeof s->exposed);
     memcpy(most, own, sizeof most);
     s->ranks = ranks;
     s->mean_work = own[WORK] / ranks;
     comm_all_reduce(run->world, NULL, tensor_1d(&s->mean_work, F64, 1), REDUCE_SUM);
     comm_all_reduce(run->world, NULL, tensor_1d(most, F64, FIELDS), REDUCE_MAX);
-    /* The first of those with the most. */
+    /* The first of the ranks with the most work. */
     int64_t first = control_max(run->world, own[WORK] == most[WORK] ? ranks - run->world->rank : 0);
     s->slowest = ranks - (int)first;
     s->most_work = most[WORK];
+    s->updates = most[UPDATES];
+    s->updated_bytes = most[BYTES];
     memcpy(s->exposed, most, sizeof s->exposed);
 }
 
@@ -120,6 +125,8 @@ static void report(Run *run)
                          .communication = phases->layers + phases->communication,
                          .exchange = phases->exchange,
                          .bubble = phases->bubble,
+                         .updates = phases->updates,
+                         .updated_bytes = phases->updated_bytes,
                          .data = breakdown ? t->feed.seconds : -1};
     memcpy(speed.exposed, phases->exposed, sizeof speed.exposed);
     if (breakdown && run->world->size > 1) run_compare_ranks(run, &speed);
@@ -161,8 +168,8 @@ void run_report(Run *run)
     const Config *c = run->config;
     int64_t step = run->trainer.steps;
     bool print = run_is_due(step, c->steps_per_print) || step == c->train_steps;
-    /* Wait for the device only if this step is printed, or if it may have to be made anew before it
-     * is saved or evaluated. Otherwise read_what_has_come waits only if there is no room for
+    /* Wait for the device only if this step is printed, or before it is saved or evaluated if it
+     * may have to be repeated. Otherwise read_what_has_come waits only if there is no room for
      * another record. */
     if (print || (c->health.policy == HEALTH_ROLLBACK && work_is_due(c, step)))
         run_read_records(run);

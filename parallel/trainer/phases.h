@@ -10,18 +10,23 @@
  *
  * On the CPU, whose calls finish before they return, communication is counted separately. `layers`
  * is the time in collectives of tensor-parallel ranks in forward and backward passes, and
- * `communication` that in all other collectives. `exchange` is the transfer of tensors between
+ * `communication` the time in all other collectives. `exchange` is the transfer of tensors between
  * stages, and `bubble` the wait for other stages. Collectives include the wait for peers. The wait
  * for data is in none of the phases.
  *
  * On a GPU all time is in the first three phases, and the other four are 0. `exposed` is how long
  * the compute stream waited within these three, by axis. dp: sums and gathers of the store. tp:
  * what tensor-parallel ranks send in the layers and sum at the end of the step. pp: tensors from
- * other stages, including the wait until they arrive, and sums of parameters that stages share.
- * host: updates of optimizer states in host memory, from stage 1 on before the gather. */
+ * other stages, including the wait until they arrive, and gradient sums of parameters that stages
+ * share. host: updates of optimizer states in host memory; from ZeRO stage 1 on, the wait before
+ * the gather. */
 typedef struct {
     double forward, backward, optimizer, layers, communication, exchange, bubble;
     double exposed[EXPOSED_AXES];
+    /* For updates of optimizer states in host memory, which have their own stream: their seconds,
+     * and the bytes of states that they read (and also wrote). They are known after the next
+     * step. */
+    double updates, updated_bytes;
 } PhaseSeconds;
 
 /* The host's clocks at a border between two phases. */

@@ -1,9 +1,9 @@
-/* replicas.c -- compares what ranks hold in common by hashes of 64 bits. See replicas.h.
+/* replicas.c -- compares the data that ranks hold in common, by 64-bit hashes. See replicas.h.
  *
  * The device computes one hash for each part of a unit that is held in common. The hash of several
- * parts is the sum of theirs (op_hash), so a part that is common to several groups of ranks is read
- * once. In each group the ranks find the largest hash and the smallest; only if they differ do the
- * ranks tell each other theirs. */
+ * parts is the sum of their hashes (op_hash), so a part that is common to several groups of ranks
+ * is read once. In each group the ranks find the largest and the smallest hash; only if these
+ * differ, the ranks send each other their hashes. */
 #include "parallel/trainer/replicas.h"
 
 #include "model/core/min_max.h"
@@ -24,7 +24,7 @@ static const char *const over_name[OVERS] = {
     "data-parallel ranks", "ranks of several shard groups", "tensor-parallel ranks",
     "tensor-parallel ranks that share a kv head", "pipeline stages that share a tied table"};
 
-/* What of a unit: its weights, or one of its optimizer states. */
+/* What a part contains: weights of the unit, or one of its optimizer states. */
 enum { KIND_WEIGHTS, KIND_SLOTS, KINDS = KIND_SLOTS + SLOT_MAX };
 
 /* A part of a unit that is held in common. */
@@ -32,7 +32,7 @@ typedef struct {
     Tensor x;      /* flat, on the device */
     int64_t first; /* elements of the unit before it */
     int unit, kind;
-    bool over[OVERS]; /* by which groups */
+    bool over[OVERS]; /* which groups hold it in common */
 } Part;
 
 typedef struct {
@@ -47,7 +47,8 @@ static Comm *group_of(Session *s, Over over)
     return group[over];
 }
 
-/* Returns how many tensor-parallel ranks have an addend of the gradient of these rows. */
+/* Returns how many tensor-parallel ranks each have an addend of the gradient of rows of this
+ * kind. */
 static int addends_of(const Session *s, TpGrad kind)
 {
     bool split = s->config->parallel.sequence_parallel;
@@ -61,8 +62,8 @@ static int addends_of(const Session *s, TpGrad kind)
     return 1;
 }
 
-/* Returns whether the ranks of this group have the same bits of this range of a unit, although each
- * updates it itself. They do if they have the same gradient: the norm is the same on all ranks
+/* Returns whether the ranks of this group have the same bits in this range of a unit if each of
+ * them updates it itself. They do if they have the same gradient: the norm is the same on all ranks
  * (session_sum_stats).
  *
  * Sums in rank order have the same bits in every group of ranks. NCCL gives all ranks of a group
@@ -78,9 +79,9 @@ static bool updates_alike(const Session *s, Over over, const Unit *unit, const R
     bool ordered = !session_connects(s);
     int addends = addends_of(s, range->tp_grad);
     switch (over) {
-    /* The sum over tensor-parallel ranks is the last one. */
+    /* The sum over tensor-parallel ranks comes last. */
     case OVER_DATA: return s->config->zero_optimization.stage == 0 && (ordered || addends <= 2);
-    case OVER_GROUPS: return false; /* each of these ranks updates a share of its own */
+    case OVER_GROUPS: return false; /* each of these ranks updates a different share */
     case OVER_TENSOR: return row->tp_dim < 0 && (ordered || addends > 1 || s->grid.dp.size <= 2);
     case OVER_HEADS: return row->tp_dim >= 0 && row->sharers > 1;
     case OVER_STAGES: return unit->home.n > 1;
@@ -108,7 +109,7 @@ static void add_shard(Parts *parts, const Trainer *t, const Shard *shard)
     const Session *s = &t->session;
     const Unit *unit = &s->table.unit[shard->unit];
     const Range *range = &unit->range[0];
-    /* The padding to equal shards belongs to the last range. */
+    /* The padding at the end of the unit belongs to the last range. */
     for (int r = 1; r < unit->n_ranges && unit->range[r].offset <= shard->offset; r++)
         range = &unit->range[r];
     Part part = {.x = shard->weight, .first = shard->offset, .unit = shard->unit};
@@ -155,8 +156,8 @@ static int64_t count_of(const Session *s)
     return (int64_t)s->table.n_units * KINDS;
 }
 
-/* Adds the hash of each part to those of the groups that hold it: hash[over][unit * KINDS + kind].
- */
+/* Adds the hash of each part to the hashes of the groups that hold it: hash[over][unit * KINDS +
+ * kind]. */
 static void add_hashes(Trainer *t, const Parts *parts, uint64_t *hash)
 {
     Device *dev = &t->session.dev;
@@ -202,8 +203,8 @@ static int64_t first_difference(Comm *group, const uint64_t *hash, int64_t n)
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-/* The ranks of a group, divided into those that hold what most of them hold, and the others. If
- * there is no majority, all are others. */
+/* The ranks of a group, divided into the majority that has the same hash, and the others. If there
+ * is no majority, all are others. */
 typedef struct {
     int *most, *others;
     int n_most, n_others;
@@ -216,7 +217,8 @@ static Vote vote_of(Comm *group, int rank, uint64_t hash)
     int64_t mine[2] = {rank, (int64_t)hash}, *all = must_calloc(2 * n, sizeof *all);
     Vote v = {.most = must_calloc(n, sizeof *v.most), .others = must_calloc(n, sizeof *v.others)};
     comm_all_gather(group, NULL, tensor_1d(all, I64, (int64_t)(2 * n)), tensor_1d(mine, I64, 2));
-    /* The hash of a majority remains when pairs of unequal ones are removed. */
+    /* If a majority has the same hash, this hash remains after pairs of unequal hashes are
+     * removed. */
     int64_t majority = 0;
     for (size_t i = 0, left = 0; i < n; i++) {
         if (left == 0) majority = all[2 * i + 1];
@@ -306,7 +308,8 @@ bool trainer_replicas_equal(Trainer *t, char *err, size_t n)
     int groups = 0, worst = OVERS;
     if (s->world == NULL || s->world->size == 1) return true;
     uint64_t *hash = must_calloc((size_t)(OVERS * count), sizeof *hash);
-    /* Gathers of updated weights may still be under way on the comm stream. */
+    zero_gather_parts(s->store);
+    /* Gathers of updated weights may still be running on the comm stream. */
     device_synchronize(&s->dev);
     Parts parts = parts_of(t);
     add_hashes(t, &parts, hash);

@@ -35,8 +35,8 @@ static bool open_loaders(Trainer *t, char *err, size_t n)
     if (t->data->val.n_files == 0) return true;
     options.split = SPLIT_VAL;
     options.micros = INT64_MAX;
-    /* The validation windows are the same for any number of ranks. If the product does not fit into
-     * 64 bits, it is more than there are, and 0 means all. */
+    /* The validation windows are the same for any number of ranks. A product that does not fit into
+     * 64 bits exceeds the number of windows, so it becomes 0, which means all. */
     if (__builtin_mul_overflow(c->eval.steps, options.B, &options.max_windows))
         options.max_windows = 0;
     if (!loader_create(&t->val, t->data, &options, err, n)) return false;
@@ -48,7 +48,7 @@ static bool open_loaders(Trainer *t, char *err, size_t n)
     return true;
 }
 
-/* Allocates micro-batches on the device, and computes the constants of a step of them. */
+/* Allocates micro-batches on the device, and computes the constants of their step. */
 static void open_feed(Trainer *t)
 {
     const Config *c = t->config;
@@ -84,7 +84,8 @@ static void open_state(Trainer *t)
     t->state = device_alloc(dev, sizeof *t->state, "the step's state");
     t->lr_memory = device_alloc(dev, t->lr_bytes, "the learning rates");
     t->lr_table = tensor_1d(t->lr_memory, F64, t->config->train_steps);
-    /* The table of a long run takes more time and memory than all else that is counted. */
+    /* The table of a long run would take more time and memory than everything else that is
+     * counted. */
     if (!t->session.counted) fill_lr_table(t);
     open_feed(t);
 }
@@ -109,6 +110,8 @@ static void open_optimizer(Trainer *t)
     host_states_open(&t->host_states, &t->session.dev, host, units);
     free(host);
     optimizer_plan(&t->optimizer, t->config, t->session.params, &arena, t->host_states.arena);
+    t->optimizer.timed =
+        t->config->wall_clock_breakdown && t->session.dev.backend->place != PLACE_HOST;
     optimizer_open(&t->optimizer, &t->session.dev);
     t->norm = grad_norm_create(t->session.params);
 }
@@ -171,7 +174,7 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
     open_optimizer(t);
     save_open(t);
     if (config->wall_clock_breakdown) phases_open(&t->phases, s, s->step.schedule.n);
-    /* The libraries load their kernels at the first use, too. NCCL's calls move nothing here. */
+    /* The libraries also load their kernels at the first use. NCCL's calls transfer nothing yet. */
     if (session_connects(s) && !s->counted) trainer_warm_up(t);
     session_connect(s);
     session_init_weights(s);
@@ -253,6 +256,17 @@ static void limit_lead(Trainer *t)
     device_event_synchronize(&t->session.dev, &t->recorded[ended % TRAINER_HISTORY]);
 }
 
+/* Adds the updates of states on the host that the last step issued. They ended before this step had
+ * used all weights, so the host waits no longer than in phases_add. */
+static void time_last_updates(Trainer *t)
+{
+    if (!t->untimed_update) return;
+    const TrainerRecord *last = &t->records[(t->steps - 1) % TRAINER_HISTORY];
+    if (!last->decision.apply) return; /* a skipped update moves no states */
+    t->phases.seconds.updates += optimizer_seconds(&t->optimizer);
+    t->phases.seconds.updated_bytes += (double)t->host_states.bytes;
+}
+
 void trainer_step(Trainer *t)
 {
     Device *dev = &t->session.dev;
@@ -268,8 +282,10 @@ void trainer_step(Trainer *t)
     flight_action(flight, -1, FLIGHT_DECIDE);
     trainer_decide(t);
     flight_action(flight, -1, FLIGHT_UPDATE);
+    time_last_updates(t);
     /* The update is always issued; if the decision is to skip, it writes nothing. */
     optimizer_step(&t->optimizer, dev, params, &t->state->decision);
+    t->untimed_update = t->config->wall_clock_breakdown && t->optimizer.timed;
     trainer_record(t);
     flight_action(flight, -1, FLIGHT_BETWEEN);
     if (t->config->wall_clock_breakdown) {
@@ -283,9 +299,9 @@ void trainer_step(Trainer *t)
     t->position += t->constants.samples;
 }
 
-/* Runs a step of few micro-batches, at least two if the config has as many, so that one adds to the
- * gradients of another; then an evaluation. These data will still be used in training, because each
- * batch depends only on its position. */
+/* Runs a step of few micro-batches (at least two if the config has as many, so that one adds to the
+ * gradients of another), then an evaluation. These data will still be used in training, because
+ * each batch depends only on its position. */
 static void warm_up_model(Trainer *t)
 {
     Session *s = &t->session;
@@ -321,7 +337,7 @@ void trainer_warm_up(Trainer *t)
     params->step_begin(params, NULL, 0);
     if (t->decoder && decoder_room(t->decoder) > 0) decoder_feed(t->decoder, &(int32_t){0}, 1);
     params->step_end(params);
-    /* The decision has advanced the state, so it is restored here, and has cleared the sums. The
+    /* The decision has advanced the state, which is restored here, and has cleared the sums. The
      * first step overwrites the gradients. */
     device_copy_words(dev, &t->state->state, &kept, sizeof kept);
     device_synchronize(dev);
@@ -337,6 +353,7 @@ void trainer_set_state(Trainer *t, StepState state)
     device_copy_words(&t->session.dev, &t->state->state, &state, sizeof state);
     device_synchronize(&t->session.dev);
     t->steps = t->steps_read = state.steps;
+    t->untimed_update = false;
     t->samples = state.samples;
     t->position = state.samples + state.data_offset;
 }

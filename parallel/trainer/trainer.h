@@ -13,10 +13,10 @@
 #include "parallel/trainer/phases.h"
 #include "parallel/trainer/session.h"
 
-/* Maximum number of steps whose records the host has not read yet. TRAINER_LEAD: where a network is
- * between the ranks, maximum number of steps that the host has issued and the device has not ended.
- * NCCL's threads that serve the network may block each other if thousands of operations wait for
- * them (https://github.com/NVIDIA/nccl/issues/2353). */
+/* Maximum number of steps whose records the host has not read yet. TRAINER_LEAD: if there is a
+ * network between the ranks, maximum number of steps that the host has issued and the device has
+ * not ended. NCCL's threads that serve the network may block each other if thousands of operations
+ * wait for them (https://github.com/NVIDIA/nccl/issues/2353). */
 enum { TRAINER_HISTORY = 256, TRAINER_LEAD = 2 };
 /* Number of hashes that are computed on the device before the host reads them (replicas.h). */
 enum { REPLICA_HASHES = 64 };
@@ -55,10 +55,11 @@ typedef struct {
     int64_t steps, samples; /* steps issued and their samples, counted by the host */
     int64_t position;       /* number of the next sample in the data: samples + data_offset */
     int64_t steps_read;     /* steps whose records have been read */
-    Phases phases;          /* times since the last report, for wall_clock_breakdown */
+    Phases phases;          /* phase times since the last report, for wall_clock_breakdown */
     void *optimizer_memory, *lr_memory;
     OptimizerBytes optimizer_bytes;
     HostStates host_states;
+    bool untimed_update; /* the last step's updates of these states are not in phases.seconds yet */
     size_t lr_bytes;
     Piece *slots;   /* this rank's parts of the optimizer states */
     Piece *weights; /* for tests: this rank's parts of the weights */
@@ -77,17 +78,16 @@ typedef struct {
  * device. */
 bool trainer_open(Trainer *trainer, const Config *config, Comm *world, char *err, size_t n);
 /* The same for one rank of a counted world, as session_open_counted does. Then memory_plan,
- * trainer_allocate and trainer_step work as on any device. They read nothing of the data but
- * whether there is a tokenizer; there are no evaluations, and records of steps are empty. */
+ * trainer_allocate and trainer_step work as on any device. They read only one fact of the data:
+ * whether there is a tokenizer. There are no evaluations, and records of steps are empty. */
 void trainer_open_counted(Trainer *trainer, const Config *config, Comm *world,
                           const CountedFacts *facts);
 /* For tests that need only the memory plan: lays out the trainer without opening a device. */
 void trainer_measure(Trainer *trainer, const Config *config);
 /* Allocates the trainer's memory, opens the data, and initializes weights and optimizer from the
- * seed. `config` must be the config that was laid out, or one that differs from it only in the
- * number of micro-batches and in wall_clock_breakdown, as a dry run's does. Returns false and sets
- * `err` if the data are damaged. Ends the program if memory cannot be allocated
- * (EXIT_NO_MEMORY). */
+ * seed. `config` must be the config that was laid out, or differ from it only in the number of
+ * micro-batches and in wall_clock_breakdown, as in a dry run. Returns false and sets `err` if the
+ * data are damaged. Ends the program if memory cannot be allocated (EXIT_NO_MEMORY). */
 bool trainer_allocate(Trainer *trainer, const Config *config, const DataSet *data, char *err,
                       size_t n);
 /* Makes the micro-batch of an allocated trainer smaller: frees what depends on its size and
@@ -96,17 +96,17 @@ bool trainer_allocate(Trainer *trainer, const Config *config, const DataSet *dat
  * micro-batch. Returns false and sets `err` if the data are damaged. */
 bool trainer_shrink(Trainer *trainer, const Config *config, char *err, size_t n);
 /* Returns whether a trainer of `config` draws samples with these data, and so needs a decoder.
- * Random data stand in for data that are not there yet and are assumed to have a tokenizer. */
+ * Random data replace data that do not exist yet, so they count as having a tokenizer. */
 bool trainer_samples(const Config *config, const DataSet *data);
 /* Frees everything that a trainer holds, after trainer_open, trainer_measure or
  * trainer_allocate. */
 void trainer_close(Trainer *trainer);
 
-/* Calls everything once that a step, an evaluation and a sample call, if the device has memory of
- * its own. The first call of a kernel or a matrix product loads code, chooses algorithms and may
- * allocate memory, so a lack of memory shows before the run instead of during it. Changes no
- * number: runs with and without it have the same bits. Does nothing on the CPU. Call it before the
- * first step and before trainer_load. */
+/* Calls once everything that steps, evaluations and samples use, if the device has its own memory.
+ * The first call of a kernel or a matrix product loads code, chooses algorithms and may allocate
+ * memory, so a lack of memory shows before the run instead of during it. Changes no number: runs
+ * with and without it have the same bits. Does nothing on the CPU. Call it before the first step
+ * and before trainer_load. */
 void trainer_warm_up(Trainer *trainer);
 /* Makes one optimizer step: all micro-batches, gradient norm, decision, update. Issues the work to
  * the device and waits for nothing but data. If the ranks are on several machines, it first waits

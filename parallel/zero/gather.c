@@ -16,7 +16,7 @@ static void choose_sharded(ZeroStore *s)
         int64_t size = table->unit[i].size;
         if (!s->unit[i].at_home) continue;
         /* The gather of a small unit is mostly latency, and sharding it saves little memory. The
-         * first small units of the table stay whole, as many as the limit allows together. */
+         * first small units of the table stay whole, as many as fit into the limit. */
         bool small = size <= s->options.param_persistence_threshold &&
                      whole + size <= s->options.model_persistence_threshold;
         s->unit[i].sharded = s->options.stage == 3 && !small;
@@ -55,8 +55,8 @@ void zero_plan_gathers(ZeroStore *s)
     if (o->n_uses == 0) {
         s->room = largest_pair(size, units);
     } else {
-        /* Stages have different units. The error message contains the largest need of all stages,
-         * so that the value it names is right for each of them. */
+        /* Stages have different units. The error message gives the largest need of all stages, so
+         * that this value is enough for each of them. */
         int64_t least = control_max(&s->grid->pp, gathers_least(size, o->uses, o->n_uses));
         if (o->gather.max_live_parameters < least)
             control_fail(
@@ -108,11 +108,11 @@ static void ask_at(ZeroStore *s, int unit, int64_t offset)
     zero_queue_gather(s, &s->gathering, unit);
 }
 
-/* Requests the gathers of the stays that begin at this point of the plan; without `ahead` only
- * those whose unit is used at this point. Their memory was last used before this point, and the
+/* Requests the gathers of the stays that begin at this point of the plan; without `ahead`, only of
+ * stays whose unit is used at this point. Their memory was last used before this point, and the
  * comm stream waits for all work issued to the compute stream so far, so nothing is overwritten
- * while it is still read. Weights used now and prefetched weights are separate groups, so the use
- * does not wait for both. */
+ * while it is still read. Weights used now and prefetched weights are gathered in separate groups,
+ * so the use waits only for its own. */
 static void ask_by_plan(ZeroStore *s, bool ahead)
 {
     for (; s->next_stay < s->plan.n && s->plan.gather[s->next_stay].at <= s->point;
@@ -130,7 +130,10 @@ static void ask_by_plan(ZeroStore *s, bool ahead)
 
 static void ask_between_uses(ZeroStore *s, bool ahead)
 {
-    if (s->by_plan && s->options.overlap_comm && s->next_use < s->n_uses) ask_by_plan(s, ahead);
+    if (!s->by_plan || !s->options.overlap_comm || s->next_use == s->n_uses) return;
+    ask_by_plan(s, ahead);
+    /* There is no room for the next unit yet, but this rank's part of it has separate memory. */
+    if (ahead && s->next_stay < s->plan.n) zero_gather_part(s, s->plan.gather[s->next_stay].unit);
 }
 
 void zero_ask_for_next_use(ZeroStore *s)

@@ -14,9 +14,9 @@ static void find_gaps(ZeroStore *s, const Unit *unit, UnitState *u)
     int64_t at = 0;
     u->first_gap = s->n_gaps;
     while (at < u->size) {
-        /* Rows have another order in the unit than in the table, so all rows are searched for the
-         * one that begins here, or else for the next one. Padding rows belong to their parameter,
-         * whose gradient includes them. */
+        /* The rows of a unit are in another order than in the table, so all rows are searched for
+         * the one that begins here, or else for the next one. Padding rows belong to their
+         * parameter, whose gradient includes them. */
         int64_t next = u->size, end = at;
         for (int i = unit->first; i < unit->first + unit->count; i++) {
             const Param *p = &table->param[i];
@@ -31,9 +31,9 @@ static void find_gaps(ZeroStore *s, const Unit *unit, UnitState *u)
 
 /* Chooses the units whose gradients are transient: computed in a slot and summed at every release.
  * This requires a single release per micro-batch. A tied table with embedding and head on this
- * stage has two and would occupy a slot between them, so it is stored whole. Every unit has at
- * least one release per micro-batch, so the units with the fewest releases in the step have exactly
- * one. */
+ * stage has two releases and would occupy a slot between them, so it is stored whole. Every unit
+ * has at least one release per micro-batch, so the units with the fewest releases in the step have
+ * exactly one. */
 static void choose_transient(ZeroStore *s)
 {
     const ZeroOptions *o = &s->options;
@@ -63,7 +63,7 @@ static void create_buckets(ZeroStore *s)
     int units = s->base.table->n_units;
     int64_t all = 0, most = INT64_MAX;
     if (o->overlap_comm) {
-        /* A sum over absurdly large units could overflow; more than this changes nothing. */
+        /* A sum over absurdly large units could overflow; a larger sum has no effect. */
         for (int i = 0; i < units; i++)
             all += min_i64(s->unit[i].size, AT_LEAST * LARGEST);
         most = min_i64(all / AT_LEAST + 1, LARGEST);
@@ -78,8 +78,9 @@ static void create_buckets(ZeroStore *s)
  * first: on the last stage a tied table is the first unit of the table, but the last one used. */
 static void find_used_late(ZeroStore *s)
 {
-    bool *used = must_calloc((size_t)s->base.table->n_units, sizeof *used);
-    int highest = -1; /* of the units used so far */
+    int units = s->base.table->n_units, n = 0;
+    bool *used = must_calloc((size_t)units, sizeof *used);
+    int highest = -1; /* the highest unit used so far */
     for (int64_t i = 0; i < s->options.n_uses; i++) {
         const Use *use = &s->options.uses[i];
         /* Only the first use determines when the weights are needed. */
@@ -89,6 +90,11 @@ static void find_used_late(ZeroStore *s)
         if (use->unit > highest) highest = use->unit;
     }
     free(used);
+    s->order = must_calloc((size_t)units, sizeof *s->order);
+    for (int late = 0; late < 2; late++)
+        for (int i = 0; i < units; i++)
+            if (s->unit[i].used_late == late) s->order[n++] = i;
+    s->base.order = s->order;
 }
 
 void zero_layout_units(ZeroStore *s)
@@ -223,7 +229,7 @@ int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max)
             int64_t to = min_i64(end, last ? u->size : range->offset + range->count);
             if (from >= to) continue;
             if (purpose == PURPOSE_COUNT && !counted_here(s, unit, range)) continue;
-            /* Beyond `max` shards are only counted, because callers first call this for their
+            /* Further shards are only counted, because callers first call this to learn the
              * number. */
             if (n++ >= max) continue;
             Tensor weight = all ? u->weight : zero_own(s, u->weight_part);

@@ -9,16 +9,16 @@ void zero_measure_updates(ZeroStore *s, Exposed *exposed)
     s->updates = exposed;
 }
 
-/* Makes the unit's gather, which is issued next, wait for its update, unless an earlier gather of
- * its part has. Updates are made in the order of the units. */
+/* Makes the unit's gather, which is issued next, wait for the unit's update, unless an earlier
+ * gather of its part has waited for it. */
 static void gather_after_update(ZeroStore *s, int unit)
 {
     UnitState *u = &s->unit[unit];
     if (u->updated == NULL) return;
     device_event_wait(&s->comm, u->updated);
-    if (unit > s->latest_unit) {
+    if (u->turn > s->latest_turn) {
         s->latest = u->updated;
-        s->latest_unit = unit;
+        s->latest_turn = u->turn;
     }
     u->updated = NULL;
 }
@@ -32,21 +32,25 @@ static void await_update(ZeroStore *s, Event *updated)
     exposed_end(s->updates);
 }
 
-/* Before the compute stream waits for a unit's gather: makes it wait for the updates alone for
- * which the comm stream has waited until then, so that only the rest of the wait is for other
- * ranks. It adds nothing to the whole wait. */
+/* Called before the compute stream waits for a unit's gather. Makes it first wait for only the
+ * updates for which the comm stream has waited until then, so that the rest of the wait is for
+ * other ranks. The whole wait does not become longer. */
 static void measure_update(ZeroStore *s, UnitState *u)
 {
     if (s->updates) await_update(s, u->gathered_after);
-    if (s->latest == u->gathered_after) s->latest = NULL; /* nothing is left to wait for */
+    if (s->latest == u->gathered_after) s->latest = NULL; /* no update is left to wait for */
     u->gathered_after = NULL;
 }
 
-/* Returns whether the whole weights of the bucket's i-th unit are gathered. A sharded unit is among
- * updated weights only for the sake of its part. */
-static bool is_gathered(const ZeroStore *s, const Bucket *bucket, int i)
+/* Makes the comm stream wait for what the bucket's gathers read and overwrite. */
+static void begin_gathers(ZeroStore *s, const Bucket *bucket)
 {
-    return bucket != &s->publishing || !s->unit[bucket->unit[i]].sharded;
+    /* The shards must have been written, and earlier reads of the whole weights' memory must have
+     * ended. */
+    device_event_record(s->dev, &s->computed);
+    device_event_wait(&s->comm, &s->computed);
+    for (int i = 0; i < bucket->n; i++)
+        gather_after_update(s, bucket->unit[i]);
 }
 
 /* Gathers, for units of the bucket whose part is not up to date, the shares that other ranks with
@@ -56,63 +60,50 @@ static void gather_parts(ZeroStore *s, const Bucket *bucket)
     Comm *comm = &s->grid->replicate;
     int old = 0;
     for (int i = 0; i < bucket->n; i++)
-        old += s->unit[bucket->unit[i]].part_state != PART_WHOLE;
+        old += s->unit[bucket->unit[i]].part_old;
     if (old == 0) return;
+    int used = flight_unit(s->dev->flight, -1);
     comm_group_begin(comm);
     for (int i = 0; i < bucket->n; i++) {
         UnitState *u = &s->unit[bucket->unit[i]];
-        if (u->part_state == PART_WHOLE) continue;
+        if (!u->part_old) continue;
         flight_unit(s->dev->flight, bucket->unit[i]);
         comm_all_gather(comm, &s->comm, u->weight_part, zero_own(s, u->weight_part));
-        u->part_state = PART_WHOLE;
+        u->part_old = false;
     }
     comm_group_end(comm);
+    flight_unit(s->dev->flight, used);
 }
 
 /* Gathers the whole weights of the bucket's units from their parts. */
 static void gather_units(ZeroStore *s, const Bucket *bucket)
 {
     Comm *comm = &s->grid->shard;
-    int asked = 0;
-    for (int i = 0; i < bucket->n; i++)
-        asked += is_gathered(s, bucket, i);
-    /* With one rank the part is the whole unit. */
-    if (comm->size == 1 || asked == 0) return;
+    /* In a group of one rank the part is the whole unit. */
+    if (comm->size == 1) return;
+    int used = flight_unit(s->dev->flight, -1);
     comm_group_begin(comm);
     for (int i = 0; i < bucket->n; i++) {
         UnitState *u = &s->unit[bucket->unit[i]];
-        if (!is_gathered(s, bucket, i)) continue;
         flight_unit(s->dev->flight, bucket->unit[i]);
         comm_all_gather(comm, &s->comm, u->weight, u->weight_part);
     }
     comm_group_end(comm);
+    flight_unit(s->dev->flight, used);
 }
 
 void zero_issue_gathers(ZeroStore *s, Bucket *bucket)
 {
     if (bucket->n == 0) return;
-    /* The shards must have been written, and earlier reads of the whole weights' memory must have
-     * ended. */
-    device_event_record(s->dev, &s->computed);
-    device_event_wait(&s->comm, &s->computed);
-    for (int i = 0; i < bucket->n; i++)
-        gather_after_update(s, bucket->unit[i]);
-    int used = flight_unit(s->dev->flight, -1);
+    begin_gathers(s, bucket);
     gather_parts(s, bucket);
     gather_units(s, bucket);
-    flight_unit(s->dev->flight, used);
     for (int i = 0; i < bucket->n; i++) {
         UnitState *u = &s->unit[bucket->unit[i]];
         device_event_record(&s->comm, &u->ready);
         u->gathered_after = s->latest;
-        if (is_gathered(s, bucket, i)) u->weight_state = WEIGHTS_ARRIVING;
-        if (s->options.overlap_comm) continue;
-        if (is_gathered(s, bucket, i)) {
-            zero_await_weights(s, bucket->unit[i]);
-            continue;
-        }
-        measure_update(s, u);
-        comm_await(&s->grid->replicate, s->dev, &u->ready);
+        u->weight_state = WEIGHTS_ARRIVING;
+        if (!s->options.overlap_comm) zero_await_weights(s, bucket->unit[i]);
     }
     bucket_clear(bucket);
 }
@@ -127,18 +118,28 @@ void zero_queue_gather(ZeroStore *s, Bucket *bucket, int unit)
     if (bucket_is_full(bucket)) zero_issue_gathers(s, bucket);
 }
 
-/* Requests the gather of the updated weights of a unit that is stored whole, or of this rank's part
- * of a sharded unit, if not yet requested. */
+void zero_gather_part(ZeroStore *s, int unit)
+{
+    Bucket alone = {.unit = &unit, .n = 1};
+    if (!s->unit[unit].part_old) return;
+    begin_gathers(s, &alone);
+    gather_parts(s, &alone);
+}
+
+void zero_gather_parts(ZeroStore *s)
+{
+    for (int i = 0; i < s->base.table->n_units; i++)
+        zero_gather_part(s, i);
+}
+
+/* Requests the gather of the updated weights of a unit that is stored whole, if not yet requested.
+ */
 static void ask_for_update(ZeroStore *s, int unit)
 {
     UnitState *u = &s->unit[unit];
-    if (!u->at_home) return;
-    if (!u->sharded && u->weight_state == WEIGHTS_AWAY) zero_queue_gather(s, &s->publishing, unit);
-    if (!u->sharded || u->part_state != PART_OLD) return;
-    if (!bucket_has_room(&s->publishing, u->part)) zero_issue_gathers(s, &s->publishing);
-    bucket_add(&s->publishing, unit, u->part);
-    u->part_state = PART_ASKED;
-    if (bucket_is_full(&s->publishing)) zero_issue_gathers(s, &s->publishing);
+    if (!u->at_home || u->sharded || u->weight_state != WEIGHTS_AWAY) return;
+    zero_queue_gather(s, &s->publishing, unit);
+    s->asked++;
 }
 
 void zero_publish(ParamStore *base, int unit, Event *updated)
@@ -146,13 +147,14 @@ void zero_publish(ParamStore *base, int unit, Event *updated)
     ZeroStore *s = (ZeroStore *)base;
     UnitState *u = &s->unit[unit];
     CHECK(u->weight_state != WEIGHTS_HELD, "unit %d published while acquired", unit);
-    u->updated = updated;
-    if (unit <= s->latest_unit) { /* the next update of all units begins */
+    if (s->published == 0) { /* the next round of updates begins */
         s->latest = NULL;
-        s->latest_unit = -1;
+        s->latest_turn = -1;
+        s->asked = 0;
     }
-    if (u->at_home && s->grid->replicate.size > 1 && u->part_state == PART_WHOLE)
-        u->part_state = PART_OLD;
+    u->updated = updated;
+    u->turn = s->published++;
+    u->part_old |= u->at_home && s->grid->replicate.size > 1;
     if (u->sharded)
         zero_drop_weights(u); /* the gathered weights are out of date */
     else if (u->at_home && s->options.stage > 0 && u->weight_state != WEIGHTS_QUEUED)
@@ -161,11 +163,16 @@ void zero_publish(ParamStore *base, int unit, Event *updated)
         u->weight_state = WEIGHTS_AWAY;
     /* Gathers are executed in the order in which they are issued. A unit that is used late would
      * delay those that the next forward pass needs first. */
+    bool first = s->asked == 0;
     if (!u->used_late) ask_for_update(s, unit);
-    if (unit < base->table->n_units - 1) return;
-    for (int i = 0; i <= unit; i++)
+    /* Updates on their own stream take long, so the gather that the next forward pass needs first
+     * must not wait for updates of other units. */
+    if (first && s->options.updates_apart) zero_issue_gathers(s, &s->publishing);
+    if (s->published < base->table->n_units) return;
+    s->published = 0;
+    for (int i = 0; i < base->table->n_units; i++)
         ask_for_update(s, i);
-    /* After the table's last unit the bucket will not become fuller. */
+    /* No unit follows that could be added to the bucket. */
     zero_issue_gathers(s, &s->publishing);
 }
 
@@ -174,8 +181,8 @@ void zero_await_weights(ZeroStore *s, int unit)
     UnitState *u = &s->unit[unit];
     ask_for_update(s, unit);
     if (u->weight_state == WEIGHTS_QUEUED) zero_issue_gathers(s, &s->publishing);
-    /* A gather has waited for the update already. Without one, the compute stream does: at stage 0,
-     * and for a sharded unit that no use has gathered. */
+    /* A gather has waited for the update already. Without a gather, the compute stream waits: at
+     * stage 0, and for a sharded unit that was not gathered for a use. */
     await_update(s, u->updated);
     u->updated = NULL;
     if (u->weight_state != WEIGHTS_ARRIVING) return;

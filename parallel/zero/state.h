@@ -18,19 +18,10 @@ typedef enum {
     WEIGHTS_AWAY,     /* only on the ranks that own the shards; no gather was requested yet */
     WEIGHTS_QUEUED,   /* their gather is in a bucket */
     WEIGHTS_ARRIVING, /* their gather is on the comm stream; `ready` is its event */
-    WEIGHTS_HERE,     /* in `weight`, for all work issued to the compute stream from now on, once
-                         that has waited for `updated`, if there is one */
+    WEIGHTS_HERE,     /* in `weight`, for all work issued to the compute stream from now on; that
+                       * stream must first wait for `updated`, if it is set */
     WEIGHTS_HELD,     /* also in `weight`, between acquire and release */
 } WeightState;
-
-/* Whether this rank's part of a unit has its updated weights. Ranks that hold the same part each
- * update an equal share of it. */
-typedef enum {
-    PART_WHOLE, /* yes, for all work issued to the comm stream from now on, once that has waited
-                   for `updated`, if there is one */
-    PART_OLD,   /* only its own share is up to date; no gather was requested yet */
-    PART_ASKED, /* the gather of the other shares is in a bucket */
-} PartState;
 
 /* Where a unit's gradient is. */
 typedef enum {
@@ -54,17 +45,22 @@ typedef struct {
     int first_gap;  /* index of its first gap in the store's list */
     int n_gaps;     /* number of its gaps */
     /* This rank's parts, flat: weights, and gradients summed over the ranks of the shard group. If
-     * the whole tensor is stored, they lie in it. zero_own returns the share that it updates. */
+     * the whole tensor is stored, they are parts of it. zero_own returns the share that it
+     * updates. */
     Tensor weight_part, grad_part;
 
     /* The weights. */
     WeightState weight_state;
-    PartState part_state;
+    /* Whether only this rank's share of its part is up to date: the ranks that hold the same part
+     * each update an equal share of it. If false, the whole part is up to date for all work issued
+     * to the comm stream from now on; that work must first wait for `updated`, if it is set. */
+    bool part_old;
     Tensor weight; /* flat, of `size` elements; absent while a sharded unit is away */
     Event ready;   /* recorded on the comm stream after the gather */
-    /* The update of this rank's shards, on a stream of its own, for which nothing waits yet that
-     * reads them; NULL: there is none. */
+    /* The event after an update of this rank's shards on another stream, if no work that reads the
+     * shards waits for it yet; NULL: there is none. */
     Event *updated;
+    int turn;              /* its number in the order in which all units were last updated */
     Event *gathered_after; /* the latest update for which the comm stream waited before `ready`, if
                               the compute stream has not waited for it; NULL: there is none */
     int64_t used;          /* sharded: the point of its most recent use (prefetch.h) */
@@ -96,6 +92,7 @@ struct ZeroStore {
     UnitState *unit;
     Gap *gap;
     int n_gaps;
+    int *order; /* the order of updates: units that are used late come last */
 
     /* The step. */
     const Use *uses;
@@ -123,11 +120,14 @@ struct ZeroStore {
     Tensor gathered;   /* the buffer */
     int low, high;     /* without a plan: the units at the two ends of the buffer; -1: none */
 
-    /* Updates on another stream. `latest` is that of the last unit for which the comm stream has
-     * waited, `latest_unit`, since the updates of this step began; NULL: the compute stream has
-     * waited for it, too, or there is none (-1). */
+    /* Progress of an update of all units: the number of units that have been published, and the
+     * number of those whose gathers have been requested. */
+    int published, asked;
+    /* Updates on another stream. `latest` is the latest update of this step for which the comm
+     * stream has waited, and `latest_turn` its turn. NULL: the compute stream has waited for it,
+     * too, or (if latest_turn is -1) there is none. */
     Event *latest;
-    int latest_unit;
+    int latest_turn;
     Exposed *updates; /* measures waits for them; NULL: they are not measured */
 
     Tensor wire; /* flat; absent if gradients are sent in the dtype in which they are stored */
@@ -139,8 +139,8 @@ struct ZeroStore {
 
 /* Sets the constants of all units: sizes, gaps, and how weights and gradients are stored. */
 void zero_layout_units(ZeroStore *store);
-/* Places all tensors: over measuring arenas for the memory plan, and over the device's arenas for
- * the allocation. */
+/* Places all tensors: in measuring arenas for the memory plan, and in the device's arenas for the
+ * allocation. */
 typedef struct {
     Arena weights, gradients, gathered, transient, wire;
 } ZeroArenas;
@@ -166,7 +166,7 @@ void zero_issue_layer_sums(ZeroStore *store);
 /* Makes the compute stream wait for all sums issued to the comm stream so far. The wait is counted
  * on the axis of `comm`, the communicator of the last sums. */
 void zero_await_sums(ZeroStore *store, Comm *comm);
-/* To be called at the end of a step: issues all remaining sums to the comm stream, then those of
+/* To be called at the end of a step: issues all remaining sums to the comm stream, then the sums of
  * partial_sums.c, and makes the compute stream wait for them. */
 void zero_end_sums(ZeroStore *store);
 
@@ -184,14 +184,18 @@ void zero_sum_partials(ZeroStore *store);
 void zero_queue_gather(ZeroStore *store, Bucket *bucket, int unit);
 /* Issues the gathers of the bucket to the comm stream and empties the bucket. */
 void zero_issue_gathers(ZeroStore *store, Bucket *bucket);
+/* Issues the gather of this rank's part of the unit from the ranks that hold the same part, if it
+ * is not up to date. The unit's gather, which the same ranks request later, comes after it. */
+void zero_gather_part(ZeroStore *store, int unit);
 /* Makes the compute stream wait until the unit's weights have arrived, if their gather was
  * requested. If the unit has updated weights and no gather was requested, requests it first. */
 void zero_await_weights(ZeroStore *store, int unit);
-/* Implements ParamStore.publish: all ranks have issued the update of their shards of the unit. What
- * reads the shards from now on waits for the update: the unit's gather, or if it has none, the
+/* Implements ParamStore.publish: all ranks have issued the update of their shards of the unit.
+ * Whatever reads the shards next waits for the update: the unit's gather or, if it has none, the
  * compute stream at the next acquire or at the end of the step. Weights that are stored whole are
- * gathered, in the order of the table except for units that are used late. Weights that were
- * gathered for a use are out of date and are dropped. */
+ * gathered in the order of these calls, except for units that are used late. Weights that were
+ * gathered for a use are out of date and are dropped; the next gather for a use brings this rank's
+ * part up to date first. */
 void zero_publish(ParamStore *base, int unit, Event *updated);
 
 /* ---- gather.c: sharded weights for their uses ------------------------------------------------ */

@@ -20,6 +20,7 @@ static void zero_step_begin(ParamStore *base, const Use *uses, int64_t n)
     s->n_uses = n;
     s->next_use = 0;
     s->makes_gradients = false;
+    s->published = 0;
     zero_issue_gathers(s, &s->publishing);
     zero_begin_plan(s, uses, n);
     for (int u = 0; u < base->table->n_units; u++) {
@@ -68,9 +69,9 @@ static void zero_acquire(ParamStore *base, int unit)
 }
 
 /* Called when nothing of a layer is held any more. Issues the layer's sums and the gathers for
- * later layers now, and not when the next layer begins: by then the compute stream may have got a
- * wait for another stage, and collectives wait for all work issued to it. Collectives are executed
- * in the order in which they are issued. The weights of the next use were requested first
+ * later layers now, and not when the next layer begins: by then the compute stream may have to wait
+ * for another stage, and collectives wait for all work issued to it. Collectives are executed in
+ * the order in which they are issued. The weights of the next use were requested first
  * (zero_grad_release). Then come the sums, whose slots are needed again two uses later, and then
  * the prefetched weights. */
 static void end_layer(ZeroStore *s)
@@ -194,6 +195,8 @@ ZeroOptions zero_options(const Config *config, bool gradients)
         .sequence_parallel = config->parallel.sequence_parallel,
         .all_reduce = !config->zero_optimization.reduce_scatter,
         .overlap_comm = config->zero_optimization.overlap_comm,
+        .updates_apart = config->zero_optimization.overlap_comm &&
+                         config->zero_optimization.offload_optimizer.device == OFFLOAD_CPU,
         .reduce_bucket_size = config->zero_optimization.reduce_bucket_size,
         .allgather_bucket_size = config->zero_optimization.allgather_bucket_size,
         .gather = {.prefetch_bucket_size = config->zero_optimization.stage3_prefetch_bucket_size,
@@ -224,8 +227,8 @@ ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *o
     s->grid = grid;
     s->options = *options;
     CHECK(options->stage > 0 || grid->replicate.size == 1, "shard groups of stage 0");
-    /* A shard group of one rank has nothing to divide; all data-parallel ranks still divide the
-     * update. */
+    /* A shard group of one rank has nothing to divide, but the data-parallel ranks still divide the
+     * update among them. */
     if (grid->shard.size == 1) s->options.stage = options->stage > 0 && grid->dp.size > 1;
     s->base.publish_overlaps = s->options.stage > 0 && options->overlap_comm;
     s->unit = must_calloc(units, sizeof *s->unit);
@@ -312,6 +315,7 @@ void zero_destroy(ZeroStore *s)
     free(s->planned);
     gathers_free(&s->plan);
     free(s->gap);
+    free(s->order);
     free(s->unit);
     free(s);
 }

@@ -1,7 +1,7 @@
 /* zero.h -- the parameter store: keeps weights and gradients, and gathers and sums them over the
  * data-parallel ranks (ZeRO: Rajbhandari et al., arXiv:1910.02054).
  *
- * A unit is padded to equal shards of whole alignments, one for each rank.
+ * A unit is padded to equal shards, one for each rank, whose size is a multiple of the alignment.
  *   Stage 0: every rank stores whole weights and gradients and updates all of them.
  *   Stage 1: a rank updates its shard and gathers the other ranks' updated weights.
  *   Stage 2: it also stores only its shard of gradients, to which it adds every micro-batch's sum.
@@ -10,7 +10,7 @@
  *
  * With shard groups (parallel.shard) a group divides weights and gradients as above, into parts;
  * the ranks that hold the same part, one of each group, each update a share of it. README.md says
- * when they sum and gather it.
+ * when these ranks sum and gather the part.
  *
  * On the other axes a rank has the units of its pipeline stage, and its tensor-parallel part of
  * their rows. Gradients that are partial sums on these axes (TpGrad, a table on two stages) are
@@ -37,6 +37,8 @@ typedef struct {
     bool all_reduce;  /* gradients are all-reduced at every stage */
     bool sequence_parallel; /* gradients of TP_GRAD_PARTIAL_IF_SP rows are partial sums */
     bool overlap_comm;
+    bool updates_apart; /* updates run on their own stream, so the first updated unit is gathered
+                         * alone, to avoid waiting for the others */
     /* Collectives of consecutive units are issued as one group of up to so many elements. A larger
      * unit is a group of its own. */
     int64_t reduce_bucket_size, allgather_bucket_size;
@@ -63,7 +65,7 @@ ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *o
  * copies of gradients that are sent in another dtype. */
 typedef struct {
     size_t weights, gradients, gathered, transient, wire;
-    size_t host; /* in the host's memory: the plan of gathers */
+    size_t host; /* bytes in host memory: the plan of gathers */
 } ZeroBytes;
 ZeroBytes zero_bytes(const ZeroStore *store);
 /* Allocates the memory on the device and sets it to zero. Shards returned earlier become invalid.
@@ -75,11 +77,15 @@ void zero_destroy(ZeroStore *store);
  * once all units have been published and the device has been synchronized. */
 Tensor zero_whole_weights(const ZeroStore *store, int unit);
 /* Returns this rank's part of the weights of a sharded unit, flat, if ranks of other shard groups
- * hold the same part; otherwise NO_TENSOR. It is up to date as whole weights are. */
+ * hold the same part; otherwise NO_TENSOR. It is up to date after zero_gather_parts. */
 Tensor zero_common_part(const ZeroStore *store, int unit);
-/* From now on the compute stream's waits for updates on another stream (ParamStore.publish) are
- * measured; NULL: no longer. Where a gather waits for the update, the compute stream then waits
- * for both, one after the other. */
+/* Between two steps: gathers the parts of sharded units that are not up to date. Without this call,
+ * they are gathered before their next use. All ranks call it; the device must be synchronized
+ * before the parts are read, and before the next update. */
+void zero_gather_parts(ZeroStore *store);
+/* Starts to measure the compute stream's waits for updates on another stream (ParamStore.publish);
+ * NULL: stops. If a gather waits for the update, the compute stream then waits for both, one after
+ * the other. */
 void zero_measure_updates(ZeroStore *store, Exposed *exposed);
 /* For tests: waits for all pending sums, then lists the buffers that are empty until the next use,
  * as byte tensors on the device. Returns their number. */

@@ -22,15 +22,17 @@
 
 enum { STEPS = 4, SEEDS = 2, MOST_SETS = 8, MOST_RANKS = 8 };
 
-/* A grid, and what of it is compared: a bit of this parameter, flipped on one rank, is found. */
+/* A grid, and what of it is compared: a bit of this parameter's weight (slot -1), or of the
+ * optimizer state in this slot, flipped on one rank, is found. */
 typedef struct {
     int ranks;
     const char *sets[MOST_SETS], *found;
-    int rank;
+    int slot, rank;
     bool drifts; /* other parameters differ between replicas, for each of the seeds */
 } Case;
 
-#define BATCH "train_batch_size=12", "train_micro_batch_size_per_gpu=2", "gradient_clipping=0.5"
+#define OFFLOAD "zero_optimization.offload_optimizer.device=cpu"
+#define BATCH   "train_batch_size=12", "train_micro_batch_size_per_gpu=2", "gradient_clipping=0.5"
 
 static const Case cases[] = {
     /* Each tensor-parallel rank sums the gradients of norms over its own three data-parallel ranks.
@@ -38,24 +40,37 @@ static const Case cases[] = {
     {6,
      {"parallel.tensor=2", "zero_optimization.stage=0", BATCH},
      "block.0.attn.q_norm.weight",
+     -1,
      1,
      true},
     /* Each data-parallel rank adds over its own four tensor-parallel ranks. */
     {8,
      {"parallel.tensor=4", "parallel.sequence_parallel=true", "zero_optimization.stage=0", BATCH},
      "block.1.attn.norm.weight",
+     -1,
      1,
      true},
     /* Each adds the norms of three stages in a group of its own. */
     {6,
      {"parallel.tensor=2", "parallel.pipeline=3", "model.num_layers=3", BATCH},
      "block.2.mlp.norm.weight",
+     -1,
      4,
      false},
+    /* With optimizer states on the host, which two data-parallel ranks have in common. */
     {6,
-     {"parallel.pipeline=3", "model.num_layers=3", "zero_optimization.stage=0", BATCH},
+     {"parallel.pipeline=3", "model.num_layers=3", "zero_optimization.stage=0", BATCH, OFFLOAD},
      "block.1.mlp.up.weight",
+     1,
      3,
+     false},
+    /* Weights that two shard groups hold, after updates on the host's memory. */
+    {4,
+     {"zero_optimization.stage=3", "parallel.shard=2", "train_batch_size=8", OFFLOAD,
+      "zero_optimization.stage3_param_persistence_threshold=0"},
+     "block.0.attn.q.weight",
+     -1,
+     0,
      false},
 };
 enum { CASES = sizeof cases / sizeof *cases };
@@ -97,14 +112,14 @@ static void train(Comm *world, void *context)
         print_message("  %s\n", drifted ? drifted : "equal");
         job->drifted += drifted != NULL;
     }
-    if (world->rank == job->of->rank && !flip_held_bit(&t, job->of->found, -1, 1, 7))
+    if (world->rank == job->of->rank && !flip_held_bit(&t, job->of->found, job->of->slot, 1, 7))
         rank_wrong(world, "does not hold %s", job->of->found);
     if (trainer_replicas_equal(&t, err, sizeof err))
         rank_wrong(world, "a flipped bit of %s is not found", job->of->found);
     trainer_close(&t);
 }
 
-static void test_no_order_of_sums_is_a_false_alarm(void **state)
+static void test_no_order_of_sums_makes_replicas_differ(void **state)
 {
     cuda_devices_needed(MOST_RANKS);
     for (int i = 0; i < CASES; i++) {
@@ -130,7 +145,7 @@ static void test_no_order_of_sums_is_a_false_alarm(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_order_of_sums_is_a_false_alarm),
+        cmocka_unit_test(test_no_order_of_sums_makes_replicas_differ),
     };
     setenv("EMU_DEVICES", "8", 0);
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);

@@ -242,6 +242,57 @@ static void test_state_in_page_locked_memory_is_updated_by_few_blocks(void **sta
     }
 }
 
+/* Two updates at the same time, on the compute stream and on the stream for updates, of weights of
+ * their own: neither takes memory that the other uses, so each has the bits that it has alone. */
+static void updates_at_once(int round)
+{
+    enum { N = 4096 + 5, TWO = 2, TIMES = 4 };
+    Device beside = device_on(&pair_cuda, pair_cuda.update);
+    StepDecision decision[TWO] = {{.apply = 1, .update = 3, .lr = 6e-4, .grad_scale = 0.37},
+                                  {.apply = 1, .update = 9, .lr = 2e-2, .grad_scale = 3}},
+                 *far[TWO];
+    Update here[TWO], there[TWO];
+    char name[64];
+    snprintf(name, sizeof name, "on two streams, round %d", round);
+    for (int k = 0; k < TWO; k++) {
+        here[k] = there[k] = update_drawn(BF16, F32, true, 2, N - k);
+        for (int i = 0; i < 5; i++)
+            there[k].tensor[i] = device_put(&pair_cuda, here[k].tensor[i]);
+        far[k] = device_put_bytes(&pair_cuda, &decision[k], sizeof decision[k]);
+    }
+    device_synchronize(&pair_cuda);
+    for (int time = 0; time < TIMES; time++)
+        for (int k = 0; k < TWO; k++) {
+            update_run(&pair_cpu, &here[k], &decision[k], 0);
+            update_run(k == 0 ? &pair_cuda : &beside, &there[k], far[k], 0);
+        }
+    device_synchronize(&pair_cuda);
+    for (int k = 0; k < TWO; k++) {
+        device_take_bytes(&pair_cuda, &decision[k], far[k], sizeof decision[k]);
+        for (int i = 0; i < 5; i++) {
+            Tensor back = pair_copy(here[k].tensor[i]);
+            device_take(&pair_cuda, back, there[k].tensor[i]);
+            pair_same_bits(here[k].tensor[i], back, name);
+            free(here[k].tensor[i].data);
+            free(back.data);
+        }
+    }
+}
+
+/* An emulated GPU takes the streams' work in another order in each round. */
+static void test_updates_on_two_streams_at_once_change_no_bit(void **state)
+{
+    (void)state;
+    pair_needed();
+    for (int round = 0; round < 6; round++) {
+        char seed[16];
+        snprintf(seed, sizeof seed, "%d", round);
+        setenv("EMU_SEED", seed, 1);
+        updates_at_once(round);
+    }
+    unsetenv("EMU_SEED");
+}
+
 /* ---- averages in bf16 -------------------------------------------------------------------------
  */
 
@@ -297,6 +348,8 @@ int main(void)
         cmocka_unit_test(test_many_ranges_match_the_cpu_bit_for_bit),
         cmocka_unit_test(test_averages_in_bf16_match_the_cpu_bit_for_bit),
         cmocka_unit_test(test_state_in_page_locked_memory_is_updated_by_few_blocks),
+        cmocka_unit_test(test_updates_on_two_streams_at_once_change_no_bit),
     };
+    setenv("EMU_STREAMS", "random", 0); /* otherwise emulated streams do their work at once */
     return cmocka_run_group_tests_name("updates on cuda", tests, pair_setup, pair_teardown);
 }

@@ -112,9 +112,11 @@ static const Planting plantings[] = {
     {FAULT_OTHER_SHARE,
      {ON(DATA(4), ZERO(3), HALVES), ON(DATA(4), ZERO(2), HALVES, TENSOR(2), MICROS(2))},
      2},
+    /* At stage 3 nothing is gathered before its next use. */
     {FAULT_STALE,
-     {ON(DATA(4), ZERO(3), HALVES), ON(DATA(4), ZERO(2), HALVES, MICROS(2), MODEL(1))},
+     {ON(DATA(4), ZERO(1), HALVES), ON(DATA(4), ZERO(2), HALVES, MICROS(2), MODEL(1))},
      2},
+    {FAULT_OLD_GATHER, {ON(DATA(4), ZERO(3), HALVES), ON(DATA(4), ZERO(3), HALVES, MICROS(2))}, 2},
     {FAULT_UNPUBLISHED,
      {ON(DATA(4), ZERO(3), HALVES, BLOCKS(3)), ON(DATA(4), ZERO(2), HALVES, STAGES(2))},
      2},

@@ -177,6 +177,8 @@ static void test_stochastic_rounding_keeps_no_master_copy(void **state)
     assert_int_equal(optimizer_bytes(&with, &s->base).device, 3 * sizeof(float) * UNITS * SIZE);
     assert_int_equal(optimizer_bytes(&without, &s->base).device,
                      2 * sizeof(float) * UNITS * SIZE + tables);
+    assert_int_equal(optimizer_bytes(&without, &s->base).device_slots,
+                     2 * sizeof(float) * UNITS * SIZE);
     Optimizer o;
     Arena measuring = arena_measuring();
     optimizer_plan(&o, &without, &s->base, &measuring, NULL);

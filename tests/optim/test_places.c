@@ -28,7 +28,8 @@ static Config config_of(OffloadDevice device, double ratio)
 
 /* The states of a shard of AdamW in f32 take 8 bytes an element: 3072, 1024, 3072 and 1024 bytes.
  * A ratio is the least share of them that is on the host. The first shards stay on the device as
- * long as there is room, and a smaller one after one that is too large. */
+ * long as there is room, and a smaller one after one that is too large. First are those that the
+ * store updates first. */
 static const struct {
     OffloadDevice device;
     double ratio;
@@ -43,8 +44,11 @@ static const struct {
     {OFFLOAD_CPU, 0.75, {{true, false}, {true, false}}},
     {OFFLOAD_CPU, 0.9, {{true, true}, {true, true}}},
     {OFFLOAD_CPU, 1, {{true, true}, {true, true}}},
+    /* Unit 0 is used, and so updated, after the other. */
+    {OFFLOAD_CPU, 0.51, {{true, true}, {false, true}}},
+    {OFFLOAD_CPU, 1, {{true, true}, {true, true}}},
 };
-enum { ROWS = sizeof rows / sizeof *rows };
+enum { ROWS = sizeof rows / sizeof *rows, LATE = ROWS - 2 };
 
 /* The weights after two updates. */
 typedef struct {
@@ -64,18 +68,21 @@ static void check_bytes(int row, const OptimizerBytes *bytes, const size_t *unit
         assert_int_equal(units[u], host[u]);
     assert_int_equal(bytes->host, host[0] + host[1]);
     assert_int_equal(bytes->device + bytes->host, all);
+    assert_int_equal(bytes->device_slots, bytes->device);
     if (rows[row].device == OFFLOAD_CPU)
         assert_true((double)bytes->device <= (1 - rows[row].ratio) * (double)all);
 }
 
 static void update(int row, Updated *out)
 {
+    static const int order[UNITS] = {1, 0};
     Store *s = store_open(F32, F32);
     Config c = config_of(rows[row].device, rows[row].ratio);
     StepDecision d = {.apply = 1, .update = 1, .lr = 0.1, .grad_scale = 1};
     size_t units[UNITS];
     Arena host[UNITS];
     Optimizer o;
+    if (row >= LATE) s->base.order = order;
     OptimizerBytes bytes = optimizer_bytes_of_units(&c, &s->base, units);
     check_bytes(row, &bytes, units);
     void *memory = must_alloc(bytes.device + 1);
@@ -91,10 +98,11 @@ static void update(int row, Updated *out)
         s->n_published = 0;
         optimizer_step(&o, &s->dev, &s->base, &d);
         assert_int_equal(s->n_published, UNITS);
-        for (int u = 0; u < UNITS; u++) {
+        for (int i = 0; i < UNITS; i++) {
+            int u = row >= LATE ? order[i] : i;
             bool any = rows[row].host[u][0] || rows[row].host[u][1];
-            assert_int_equal(s->published[u], u);
-            assert_ptr_equal(s->updated[u], any ? &o.updated[u] : NULL);
+            assert_int_equal(s->published[i], u);
+            assert_ptr_equal(s->updated[i], any ? &o.updated[u] : NULL);
         }
     }
     optimizer_await(&o);

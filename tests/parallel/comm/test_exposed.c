@@ -34,8 +34,7 @@ static double hand_seconds(const LateSeen *work)
 }
 
 typedef struct {
-    int before, beside; /* number of fills whose result the sum reads, and of fills that overlap the
-                         * sum */
+    int before, beside; /* fills whose result the sum reads, and fills that overlap the sum */
     int calls;          /* sums on the compute stream itself */
     /* Exposed seconds by rank: of the sum on the comm stream; of the calls on the compute stream;
      * and while measuring is off. */
@@ -140,6 +139,9 @@ static double step_seconds(const LateSeen *work)
 
 typedef struct {
     double seconds[RANK_RUN_MOST], exposed[RANK_RUN_MOST][EXPOSED_AXES];
+    /* Of updates of states on the host: what is measured, and what it must be. */
+    double updates[RANK_RUN_MOST], updates_want[RANK_RUN_MOST], bytes[RANK_RUN_MOST],
+        bytes_want[RANK_RUN_MOST];
 } Steps;
 
 /* Sums the time from before each step until after it on the compute stream. The evaluation between
@@ -161,6 +163,18 @@ static void take_timed_steps(Comm *world, Trainer *t, RankRun *run, int64_t step
         all->seconds[world->rank] += device_event_seconds(dev, &before, &after);
     }
     memcpy(all->exposed[world->rank], t->phases.seconds.exposed, sizeof all->exposed[0]);
+    /* Each step adds the updates of the step before it: an op for each unit with states there. */
+    const LateSeen op = {.name = "adamw", .stream = "update", .rank = world->rank};
+    int units = 0;
+    double applied = 0; /* skipped updates move nothing */
+    for (int64_t s = t->steps - 1 - steps; s < t->steps - 1; s++)
+        applied += t->records[s % TRAINER_HISTORY].decision.apply;
+    for (int u = 0; u < t->host_states.units && t->host_states.arena; u++)
+        units += t->host_states.arena[u].size > 0;
+    all->updates[world->rank] = t->phases.seconds.updates;
+    all->updates_want[world->rank] = applied * units * step_seconds(&op);
+    all->bytes[world->rank] = t->phases.seconds.updated_bytes;
+    all->bytes_want[world->rank] = applied * (double)t->host_states.bytes;
     device_event_destroy(dev, &before);
     device_event_destroy(dev, &after);
 }
@@ -172,37 +186,32 @@ typedef struct {
 } Row;
 
 #define OFFLOAD "zero_optimization.offload_optimizer.device=cpu"
+#define DP      [EXPOSED_DP] = true
+#define TP      [EXPOSED_TP] = true
+#define PP      [EXPOSED_PP] = true
+#define HOST    [EXPOSED_HOST] = true
 static const Row rows[] = {
-    {2, {[EXPOSED_DP] = true}, {"zero_optimization.stage=0"}},
-    {2,
-     {[EXPOSED_DP] = true},
-     {"zero_optimization.stage=1", "zero_optimization.overlap_comm=true"}},
-    {2,
-     {[EXPOSED_DP] = true},
-     {"zero_optimization.stage=2", "zero_optimization.overlap_comm=true"}},
-    {2, {[EXPOSED_DP] = true}, {"zero_optimization.stage=2", "communication_data_type=bf16"}},
-    {3, {[EXPOSED_DP] = true}, {"zero_optimization.stage=3"}},
-    {2,
-     {[EXPOSED_DP] = true},
-     {"zero_optimization.stage=3", "zero_optimization.overlap_comm=false"}},
-    {2, {[EXPOSED_TP] = true}, {"parallel.tensor=2"}},
-    {2, {[EXPOSED_TP] = true}, {"parallel.tensor=2", "parallel.sequence_parallel=true"}},
-    {4, {[EXPOSED_TP] = true}, {"parallel.tensor=4", "model.num_key_value_heads=2"}},
-    {2, {[EXPOSED_PP] = true}, {"parallel.pipeline=2"}},
-    {2, {[EXPOSED_PP] = true}, {"parallel.pipeline=2", "model.tie_word_embeddings=false"}},
-    {4, {true, true, false}, {"parallel.tensor=2", "zero_optimization.stage=3"}},
-    {4, {true, false, true}, {"parallel.pipeline=2", "zero_optimization.stage=2"}},
-    {4, {false, true, true}, {"parallel.pipeline=2", "parallel.tensor=2"}},
-    {1, {[EXPOSED_HOST] = true}, {OFFLOAD}},
-    {2,
-     {[EXPOSED_DP] = true, [EXPOSED_HOST] = true},
-     {OFFLOAD, "zero_optimization.stage=1", "zero_optimization.overlap_comm=true"}},
-    {2, {[EXPOSED_DP] = true, [EXPOSED_HOST] = true}, {OFFLOAD, "zero_optimization.stage=3"}},
+    {2, {DP}, {"zero_optimization.stage=0"}},
+    {2, {DP}, {"zero_optimization.stage=1", "zero_optimization.overlap_comm=true"}},
+    {2, {DP}, {"zero_optimization.stage=2", "zero_optimization.overlap_comm=true"}},
+    {2, {DP}, {"zero_optimization.stage=2", "communication_data_type=bf16"}},
+    {3, {DP}, {"zero_optimization.stage=3"}},
+    {2, {DP}, {"zero_optimization.stage=3", "zero_optimization.overlap_comm=false"}},
+    {2, {TP}, {"parallel.tensor=2"}},
+    {2, {TP}, {"parallel.tensor=2", "parallel.sequence_parallel=true"}},
+    {4, {TP}, {"parallel.tensor=4", "model.num_key_value_heads=2"}},
+    {2, {PP}, {"parallel.pipeline=2"}},
+    {2, {PP}, {"parallel.pipeline=2", "model.tie_word_embeddings=false"}},
+    {4, {DP, TP}, {"parallel.tensor=2", "zero_optimization.stage=3"}},
+    {4, {DP, PP}, {"parallel.pipeline=2", "zero_optimization.stage=2"}},
+    {4, {TP, PP}, {"parallel.pipeline=2", "parallel.tensor=2"}},
+    {1, {HOST}, {OFFLOAD}},
+    {1, {HOST}, {OFFLOAD, "fp16.enabled=true", "fp16.initial_scale_power=31"}},
+    {2, {DP, HOST}, {OFFLOAD, "zero_optimization.stage=1", "zero_optimization.overlap_comm=true"}},
+    {2, {DP, HOST}, {OFFLOAD, "zero_optimization.stage=3"}},
+    {4, {DP, HOST}, {OFFLOAD, "zero_optimization.stage=3", "parallel.shard=2"}},
     {4,
-     {[EXPOSED_DP] = true, [EXPOSED_HOST] = true},
-     {OFFLOAD, "zero_optimization.stage=3", "parallel.shard=2"}},
-    {4,
-     {[EXPOSED_DP] = true, [EXPOSED_HOST] = true},
+     {DP, HOST},
      {OFFLOAD, "zero_optimization.stage=3", "parallel.shard=2",
       "zero_optimization.overlap_comm=false"}},
 };
@@ -230,6 +239,9 @@ static void run_row(const Folder *folder, const Row *row)
             if ((exposed > 0) != row->axis[a])
                 fail_msg("%s: rank %d has %g s of %s", run.name, r, exposed, exposed_axis_name[a]);
         }
+        if (steps.updates[r] != steps.updates_want[r] || steps.bytes[r] != steps.bytes_want[r])
+            fail_msg("%s: rank %d moves %g bytes of states in %g s, not %g in %g", run.name, r,
+                     steps.bytes[r], steps.updates[r], steps.bytes_want[r], steps.updates_want[r]);
         if (own_seconds[r] <= 0 || sum != steps.seconds[r])
             fail_msg("%s: rank %d has %g s of work, which with dp %g, tp %g and pp %g are not the "
                      "%g of the steps",
@@ -279,14 +291,14 @@ static void test_exposed_time_is_not_measured_on_the_cpu_or_without_breakdown(vo
 
 /* ---- the report ------------------------------------------------------------------------------ */
 
-/* Seconds of four ranks on two pipeline stages. The maximum of each axis is on another rank, and no
- * rank uses tensor parallelism. */
+/* Seconds of four ranks on two pipeline stages, and what their host link carried. Each maximum is
+ * on another rank, and no rank uses tensor parallelism. */
 static const struct {
-    double work, exposed[EXPOSED_AXES];
-} told[4] = {{4, {[EXPOSED_DP] = 2, [EXPOSED_PP] = 0.25}},
-             {6, {[EXPOSED_DP] = 1, [EXPOSED_PP] = 0.5}},
-             {5, {[EXPOSED_DP] = 3, [EXPOSED_PP] = 0.75}},
-             {1, {[EXPOSED_DP] = 2.5, [EXPOSED_PP] = 8}}};
+    double work, exposed[EXPOSED_AXES], updates, bytes;
+} told[4] = {{4, {[EXPOSED_DP] = 2, [EXPOSED_PP] = 0.25}, 1, 32},
+             {6, {[EXPOSED_DP] = 1, [EXPOSED_PP] = 0.5}, 4, 16},
+             {5, {[EXPOSED_DP] = 3, [EXPOSED_PP] = 0.75}, 2, 64},
+             {1, {[EXPOSED_DP] = 2.5, [EXPOSED_PP] = 8}, 0, 0}};
 
 static void compare(Comm *world, void *unused)
 {
@@ -295,7 +307,11 @@ static void compare(Comm *world, void *unused)
     double work = told[world->rank].work;
     SpeedRecord s = {.forward = work / 2, .backward = work / 4, .optimizer = work / 4};
     memcpy(s.exposed, told[world->rank].exposed, sizeof s.exposed);
+    s.updates = told[world->rank].updates;
+    s.updated_bytes = told[world->rank].bytes;
     run_compare_ranks(&run, &s);
+    if (s.updates != 4 || s.updated_bytes != 64)
+        rank_wrong(world, "%g bytes in %g s", s.updated_bytes, s.updates);
     if (s.exposed[EXPOSED_DP] != 3 || s.exposed[EXPOSED_TP] != 0 || s.exposed[EXPOSED_PP] != 8)
         rank_wrong(world, "dp %g, tp %g, pp %g", s.exposed[0], s.exposed[1], s.exposed[2]);
     if (s.ranks != 4 || s.slowest != 1 || s.most_work != 6 || s.mean_work != 4)

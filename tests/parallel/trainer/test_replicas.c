@@ -3,7 +3,9 @@
  */
 #include "parallel/trainer/replicas.h"
 
+#include "tests/support/device/late_device.h"
 #include "tests/support/grid/made_up_machines.h"
+#include "tests/support/support.h"
 #include "tests/support/trainer/flipped_bit.h"
 #include "tests/support/trainer/training.h"
 
@@ -34,6 +36,7 @@ typedef struct {
 #define BATCH       "train_batch_size=12"
 #define BF16_       "bf16.enabled=true"
 #define ALL_SHARDED "zero_optimization.stage3_param_persistence_threshold=0"
+#define OFFLOAD     "zero_optimization.offload_optimizer.device=cpu"
 #define NO          "; there is no majority"
 
 static const Plant plants[] = {
@@ -127,6 +130,21 @@ static const Plant plants[] = {
      WEIGHT,
      "data-parallel ranks differ in the weights of block.1: rank 2, from the others (ranks 0, 1, "
      "3)",
+     NULL},
+    /* With optimizer states on the host. */
+    {2,
+     {DP2, BF16_, OFFLOAD},
+     1,
+     "block.0.attn.k.weight",
+     MASTER,
+     "data-parallel ranks differ in the optimizer state master of block.0: ranks 0, 1" NO,
+     NULL},
+    {4,
+     {"zero_optimization.stage=3", "parallel.shard=2", ALL_SHARDED, "train_batch_size=16", OFFLOAD},
+     3,
+     "block.1.mlp.down.weight",
+     WEIGHT,
+     "ranks of several shard groups differ in the weights of block.1: ranks 1, 3" NO,
      NULL},
     /* Rows that tensor-parallel ranks do not cut. */
     {2,
@@ -250,6 +268,37 @@ static void test_a_flipped_bit_is_found_and_named(void **state)
     }
 }
 
+/* In the second step rank 1 has another learning rate, so its update makes it differ. */
+static void drift(Comm *world, void *context)
+{
+    const Job *job = context;
+    double rate = 0.5;
+    Trainer t;
+    training_open_rank(&t, world, &job->shared);
+    trainer_step(&t);
+    check(&t, "after a step", "");
+    if (world->rank == 1)
+        device_copy(&t.session.dev, tensor_slice_rows(t.lr_table, 1, 1), tensor_1d(&rate, F64, 1));
+    device_synchronize(&t.session.dev);
+    trainer_step(&t);
+    check(&t, "after an update", "differ in the weights of token.weight: ranks 0, 1" NO);
+    trainer_close(&t);
+}
+
+/* With states on the host a step ends before its updates. On devices that do their work only when
+ * somebody waits for it, they are compared after the updates all the same. */
+static void test_late_updates_are_waited_for(void **state)
+{
+    const char *const sets[] = {"device=cpu", DP2, OFFLOAD, NULL};
+    Job job = {0};
+    if (ranks_are_processes()) skip_because("ranks with late devices are threads");
+    late_devices(true);
+    training_of_text(&job.shared, *state, 2, sets);
+    training_run(&job.shared, drift, &job);
+    training_close(&job.shared);
+    late_devices(false);
+}
+
 /* Flips a bit of every parameter of one rank in turn. Those of which another rank holds a copy must
  * be found. */
 static void every_row(Comm *world, void *context)
@@ -309,7 +358,7 @@ static void two_stages(Comm *world, void *context)
     trainer_close(&t);
 }
 
-static void test_what_no_other_rank_holds_is_not_hashed(void **state)
+static void test_rows_that_no_other_rank_holds_are_not_hashed(void **state)
 {
     static const char *const tables[] = {TIED, "model.tie_word_embeddings=false"};
     for (int i = 0; i < 2; i++) {
@@ -325,8 +374,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_flipped_bit_is_found_and_named),
+        cmocka_unit_test(test_late_updates_are_waited_for),
         cmocka_unit_test(test_every_row_that_several_ranks_hold_is_compared),
-        cmocka_unit_test(test_what_no_other_rank_holds_is_not_hashed),
+        cmocka_unit_test(test_rows_that_no_other_rank_holds_are_not_hashed),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

@@ -20,6 +20,9 @@ typedef struct {
     StepFindings findings;
     LateVerdict verdict;
     int gathered, summed; /* largest number of units in one group of calls */
+    /* Gathers of parts for a use, except for the step's first, and those of them that were issued
+     * before the use in front of it had begun. */
+    int parts, ahead;
 } Look;
 
 /* Counts the units that are moved in one group of calls. Each unit has a call of its own in the
@@ -37,6 +40,26 @@ static void count_together(Look *look, const StepStream *comm)
         unit = note[STEP_UNIT];
         int *most = note[STEP_VERB] == COMM_ALL_GATHER ? &look->gathered : &look->summed;
         if (units > *most) *most = units;
+    }
+}
+
+/* Counts the gathers of parts that are for a use. Those of units that are kept whole are issued
+ * after the step. */
+static void count_parts(Look *look, const Session *s, const StepStream *comm)
+{
+    const Comm *of[GRID_COMMS];
+    grid_comms(&s->grid, of);
+    for (int64_t i = 0; i < comm->n; i++) {
+        const int64_t *note = comm->node[i].note;
+        int64_t begun = note[STEP_USE] % step_key(s, 1, 0), first = 0;
+        if (comm->node[i].name == NULL || note[STEP_COMM] < 0 || note[STEP_UNIT] < 0 ||
+            of[note[STEP_COMM]] != &s->grid.replicate || note[STEP_VERB] != COMM_ALL_GATHER ||
+            begun > s->step.n_uses)
+            continue;
+        while (s->step.uses[first].unit != note[STEP_UNIT])
+            first++;
+        look->parts += first > 0;
+        look->ahead += begun < first;
     }
 }
 
@@ -62,6 +85,7 @@ static void take_graph(Comm *world, Trainer *t, RankRun *run, int64_t steps)
             int comm = step_stream(&g, r, "comm");
             wait_rules_look(&look->findings, &g, r);
             if (comm >= 0) count_together(look, &g.stream[comm]);
+            if (comm >= 0) count_parts(look, g.session[r], &g.stream[comm]);
         }
         step_graph_free(&g);
         look->verdict = late_burst_end(&(LateJury){.choose = leave_none_out});
@@ -103,12 +127,18 @@ static void look_at(const Folder *folder, const Row *row, const char *more, Step
 #define NO_PREFETCH "zero_optimization.stage3_prefetch_bucket_size=0"
 #define PIPELINE    "parallel.pipeline=2"
 #define TENSOR      "parallel.tensor=2"
+#define GROUPS      "parallel.shard=2"
 static const Row rows[] = {
     {2, {"zero_optimization.stage=0"}},
     {2, {"zero_optimization.stage=1"}},
     {2, {"zero_optimization.stage=2"}},
     {2, {"zero_optimization.stage=3", PREFETCHES}},
     {2, {"zero_optimization.stage=3", NO_PREFETCH}},
+    /* Parts of units are gathered between shard groups, too, and each part before its own unit. */
+    {4, {GROUPS, "zero_optimization.stage=1"}},
+    {4, {GROUPS, "zero_optimization.stage=2"}},
+    {4, {GROUPS, "zero_optimization.stage=3", PREFETCHES}},
+    {4, {GROUPS, "zero_optimization.stage=3", NO_PREFETCH}},
     {2, {TENSOR}},
     {2, {TENSOR, "parallel.sequence_parallel=true"}},
     {4, {TENSOR, "zero_optimization.stage=3"}},
@@ -166,6 +196,10 @@ static void test_with_overlap_comm_a_step_makes_no_needless_wait(void **state)
                 fail_msg("%s: %d times %s", name, look.findings.broken[rule],
                          look.findings.example[rule]);
         const LateVerdict *v = &look.verdict;
+        /* A part needs no room, so it is there before the gather of its unit can begin. */
+        bool parts = says(row, GROUPS) && says(row, "zero_optimization.stage=3");
+        if ((look.parts > 0) != parts || look.ahead != look.parts)
+            fail_msg("%s: %d of %d parts are gathered ahead", name, look.ahead, look.parts);
         bool ahead =
             has_data(row) && says(row, PIPELINE) && !says(row, "zero_optimization.stage=0");
         if ((v->overlapping > 0) != has_data(row) || (v->beside_tp > 0) != says(row, TENSOR) ||

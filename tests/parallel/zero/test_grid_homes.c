@@ -56,6 +56,18 @@ static void compare_homes(const Job *job, Trainer *t, const Tensor *part, const 
     free(all);
 }
 
+/* Units are updated in the order of the table, but the table on the last of several stages, which
+ * uses it last, after all others. */
+static void check_order(const Job *job, const Trainer *t, Comm *world)
+{
+    const ParamStore *s = t->session.params;
+    int units = s->table->n_units;
+    bool late = job->world->pp > 1 && t->session.grid.at.pp == job->world->pp - 1;
+    for (int i = 0; i < units; i++)
+        if (s->order[i] != (late ? (i + 1) % units : i))
+            rank_wrong(world, "unit %d is updated at place %d", s->order[i], i);
+}
+
 /* Compares the weights, gradients and optimizer states of the table on both stages, bit by bit. */
 static void train_homes(Comm *world, void *context)
 {
@@ -66,6 +78,7 @@ static void train_homes(Comm *world, void *context)
     training_open_rank(&t, world, &job->training);
     trainer_warm_up(&t);
     ParamStore *s = t.session.params;
+    check_order(job, &t, world);
     for (int step = 0; step <= STEPS; step++) {
         int n = s->shards(s, PURPOSE_UPDATE, shard, 64);
         for (int i = 0; i < n && t.session.grid.tie.size > 1; i++) {

@@ -41,29 +41,12 @@ static void unlock(void)
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
-/* Marks page-locked memory as used if one of the words is an address in it: as the argument of an
- * op that reads or writes it there. */
-static void touch(const void *words, size_t bytes)
-{
-    lock();
-    for (int i = 0; i < late_all.memories; i++) {
-        LateMemory *m = &late_all.memory[i];
-        for (size_t at = 0; m->host && !m->used && at + sizeof(uintptr_t) <= bytes;
-             at += sizeof(uintptr_t)) {
-            uintptr_t word;
-            memcpy(&word, (const char *)words + at, sizeof word);
-            m->used = word - (uintptr_t)m->data < m->bytes;
-        }
-    }
-    unlock();
-}
-
 LateWork *late_work(LateWork work, const void *arguments, size_t bytes)
 {
     LateWork *made = must_alloc(sizeof *made);
     *made = work;
     if (bytes > 0) made->arguments = memcpy(must_alloc(bytes), arguments, bytes);
-    touch(arguments, bytes);
+    late_touch(arguments, bytes);
     return made;
 }
 
@@ -75,7 +58,7 @@ void late_keep(LateWork *work, void *at, size_t bytes)
     if (from == NULL || bytes == 0) return;
     kept = memcpy(must_alloc(bytes), from, bytes);
     memcpy(at, &kept, sizeof kept);
-    touch(kept, bytes);
+    late_touch(kept, bytes);
     while (i < LATE_KEPT && work->kept[i])
         i++;
     CHECK(i < LATE_KEPT, "%s has more than %d things to keep", work->name, LATE_KEPT);
@@ -142,47 +125,9 @@ static void advance_device(LateDevice *late)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static void *remember(void *p, size_t bytes, bool host)
-{
-    if (p == NULL) return NULL;
-    lock();
-    CHECK(late_all.memories < LATE_MEMORIES && !late_all.burst, "%d pieces of memory, or a burst",
-          late_all.memories);
-    late_all.memory[late_all.memories++] = (LateMemory){.data = p, .bytes = bytes, .host = host};
-    unlock();
-    return p;
-}
-
-static void forget(const void *p)
-{
-    int i = 0;
-    lock();
-    while (i < late_all.memories && late_all.memory[i].data != p)
-        i++;
-    CHECK(i < late_all.memories, "memory %p of no late device", p);
-    late_all.memory[i] = late_all.memory[--late_all.memories];
-    unlock();
-}
-
-/* Returns whether the address is in device memory or page-locked memory, and marks that memory as
- * used in a copy. */
-static bool is_remembered(const void *p)
-{
-    const unsigned char *at = p;
-    bool found = false;
-    lock();
-    for (int i = 0; i < late_all.memories && !found; i++) {
-        LateMemory *m = &late_all.memory[i];
-        found = at >= m->data && at < m->data + m->bytes;
-        m->used |= found;
-    }
-    unlock();
-    return found;
-}
-
 static void *late_alloc(Device *device, size_t bytes)
 {
-    return remember(backend_cpu.alloc(&late_of(device)->cpu, bytes), bytes, false);
+    return late_remember(backend_cpu.alloc(&late_of(device)->cpu, bytes), bytes, false);
 }
 
 /* Waits for all devices first, as CUDA does. */
@@ -192,18 +137,18 @@ static void late_release(Device *device, void *p, size_t bytes)
     for (LateDevice *d = late_all.devices; d != NULL; d = d->next)
         advance_device(d);
     unlock();
-    forget(p);
+    late_forget(p);
     backend_cpu.release(&late_of(device)->cpu, p, bytes);
 }
 
 static void *late_host_alloc(Device *device, size_t bytes)
 {
-    return remember(backend_cpu.host_alloc(&late_of(device)->cpu, bytes), bytes, true);
+    return late_remember(backend_cpu.host_alloc(&late_of(device)->cpu, bytes), bytes, true);
 }
 
 static void late_host_release(Device *device, void *p)
 {
-    forget(p);
+    late_forget(p);
     backend_cpu.host_release(&late_of(device)->cpu, p);
 }
 
@@ -234,12 +179,12 @@ static void late_copy(Device *device, Stream stream, Tensor dst, Tensor src)
     (void)device;
     if (tensor_count(src) == 0) return;
     LateWork *work = late_work((LateWork){.name = "copy", .run = run_copy}, &copy, sizeof copy);
-    if (!is_remembered(src.data))
+    if (!late_is_remembered(src.data))
         late_keep(work, &((LateCopy *)work->arguments)->src.data, span(src));
     lock();
     issue(s, work);
     unlock();
-    if (is_remembered(dst.data)) return;
+    if (late_is_remembered(dst.data)) return;
     lock();
     advance((LatePoint){s, s->issued});
     unlock();

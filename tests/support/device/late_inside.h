@@ -91,6 +91,15 @@ void late_issue(Stream stream, LateWork *work);
 void late_do(const LateStream *stream, LateWork *work);
 void late_free(LateWork *work);
 
+/* late_memory.c: adds memory of a late device to the list and returns it; removes it. */
+void *late_remember(void *p, size_t bytes, bool host);
+void late_forget(const void *p);
+/* Marks page-locked memory as used if one of the words is an address in it: as the argument of an
+ * op that reads or writes it there. */
+void late_touch(const void *words, size_t bytes);
+/* Returns whether the address is in such memory, and marks that memory as used in a copy. */
+bool late_is_remembered(const void *p);
+
 /* late_clock.c: computes when the stream's next piece of work ends. Called with the mutex held. */
 void late_tick(LateStream *stream, const LateWork *work);
 /* Returns the seconds between two points of streams. */

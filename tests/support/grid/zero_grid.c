@@ -1,5 +1,5 @@
 /* zero_grid.c -- runs the parameter store on a grid and checks its results (see zero_grid.h). */
-#include "tests/support/grid/zero_grid.h"
+#include "tests/support/grid/zero_grid_work.h"
 
 #include "model/core/check.h"
 #include "model/param/extents.h"
@@ -14,33 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROWS = 64, MOST_USES = 256, STEPS = 2 };
-
-typedef struct {
-    const ZeroGridCase *c;
-    ZeroGridResult *result;
-    unsigned char *seen; /* per element: how often this rank has counted it */
-    double *gradient;    /* per element: its gradient when it was last counted */
-    char wrong[512];
-} Rank;
-
-/* The state of one rank. */
-typedef struct {
-    const ZeroGridCase *c;
-    Rank *rank;
-    Comm *world;
-    Device dev;
-    Grid grid;
-    ParamTable table;
-    int64_t before[MOST_ROWS]; /* number of logical elements in all earlier rows */
-    Use use[MOST_USES];
-    int64_t n_uses;
-    ZeroStore *store;
-    ParamStore *params;
-    int step;
-} Work;
-
-__attribute__((format(printf, 2, 3))) static void wrong(Work *w, const char *fmt, ...)
+void zero_grid_wrong(ZeroGridWork *w, const char *fmt, ...)
 {
     va_list args;
     if (w->rank->wrong[0]) return;
@@ -51,7 +25,7 @@ __attribute__((format(printf, 2, 3))) static void wrong(Work *w, const char *fmt
 }
 
 /* Lists a step's uses: for every micro-batch, the layers of this stage forward, then backward. */
-static void list_uses(Work *w)
+static void list_uses(ZeroGridWork *w)
 {
     int layer[16], n = zero_grid_layers(w->c, &w->table, w->grid.at.pp, layer);
     for (int64_t m = 0; m < w->c->micros; m++) {
@@ -65,7 +39,7 @@ static void list_uses(Work *w)
 /* ---- gradients by element -------------------------------------------------------------------- */
 
 /* Sets the tensor-parallel ranks [first, first + n) whose addends make up a row's gradient. */
-static void addends_of(const Work *w, const Param *p, int tp, int *first, int *n)
+static void addends_of(const ZeroGridWork *w, const Param *p, int tp, int *first, int *n)
 {
     bool partial = p->tp_grad == TP_GRAD_PARTIAL ||
                    (p->tp_grad == TP_GRAD_PARTIAL_IF_SP && w->c->zero.sequence_parallel);
@@ -79,15 +53,15 @@ static void addends_of(const Work *w, const Param *p, int tp, int *first, int *n
 
 /* Returns one addend of an element's gradient: that of a data-parallel rank, a micro-batch, a use
  * of the unit (0: by the embedding; 1: by the head) and a tensor-parallel rank. */
-static double addend(const Work *w, int param, int64_t element, int dp, int64_t micro, int use,
-                     int tp)
+static double addend(const ZeroGridWork *w, int param, int64_t element, int dp, int64_t micro,
+                     int use, int tp)
 {
     uint64_t stream = (uint64_t)(((param * 8 + dp) * 8 + (int)micro) * 2 + use) * 8 + (uint64_t)tp;
-    double x = drawn_uniform(stream * STEPS + (uint64_t)w->step, element) - 0.5;
+    double x = drawn_uniform(stream * ZERO_GRID_STEPS + (uint64_t)w->step, element) - 0.5;
     return w->c->drawn ? x : floor(17 * x);
 }
 
-static double sum_of(const Work *w, int param, int64_t element, int tp)
+static double sum_of(const ZeroGridWork *w, int param, int64_t element, int tp)
 {
     const Param *p = &w->table.param[param];
     int first, n, uses = w->c->tied && p->unit == 0 ? 2 : 1;
@@ -102,7 +76,7 @@ static double sum_of(const Work *w, int param, int64_t element, int tp)
 }
 
 /* Writes or accumulates the unit's gradient of one micro-batch and one use. */
-static void write_gradient(Work *w, int unit, int64_t micro, int use, bool accumulate)
+static void write_gradient(ZeroGridWork *w, int unit, int64_t micro, int use, bool accumulate)
 {
     const Unit *rows = &w->table.unit[unit];
     const GridPlace *at = &w->grid.at;
@@ -122,7 +96,7 @@ static void write_gradient(Work *w, int unit, int64_t micro, int use, bool accum
     }
 }
 
-static void train(Work *w)
+static void train(ZeroGridWork *w)
 {
     ParamStore *s = w->params;
     int64_t n = w->n_uses / w->c->micros;
@@ -145,16 +119,17 @@ static void train(Work *w)
 
 /* ---- checks of gradients, weights and norm --------------------------------------------------- */
 
-typedef void (*SeeElement)(Work *w, const Shard *shard, int64_t at, int param, int64_t element);
+typedef void (*SeeElement)(ZeroGridWork *w, const Shard *shard, int64_t at, int param,
+                           int64_t element);
 
-static void walk(Work *w, Purpose purpose, SeeElement see)
+static void walk(ZeroGridWork *w, Purpose purpose, SeeElement see)
 {
     Shard shard[256];
-    ParamExtent extent[MOST_ROWS];
+    ParamExtent extent[ZERO_GRID_ROWS];
     int n = w->params->shards(w->params, purpose, shard, 256);
     for (int i = 0; i < n; i++) {
         int extents = param_extents(&w->table, &w->grid.at, shard[i].unit, shard[i].offset,
-                                    shard[i].count, extent, MOST_ROWS);
+                                    shard[i].count, extent, ZERO_GRID_ROWS);
         for (int r = 0; r < extents; r++)
             for (int64_t e = 0; e < extent[r].count; e++)
                 see(w, &shard[i], extent[r].offset - shard[i].offset + e, extent[r].param,
@@ -162,17 +137,17 @@ static void walk(Work *w, Purpose purpose, SeeElement see)
     }
 }
 
-static void see_sum(Work *w, const Shard *shard, int64_t at, int param, int64_t element)
+static void see_sum(ZeroGridWork *w, const Shard *shard, int64_t at, int param, int64_t element)
 {
     double sum = sum_of(w, param, element, w->grid.at.tp),
            got = dtype_get(shard->grad.dtype, shard->grad.data, at),
            bound = w->c->drawn ? 1e-14 * (double)(w->c->micros * ZERO_GRID_RANKS) : 0;
     if (!(fabs(got - sum) <= bound))
-        wrong(w, "element %lld of %s: gradient %.17g, not %.17g", (long long)element,
-              w->table.param[param].name, got, sum);
+        zero_grid_wrong(w, "element %lld of %s: gradient %.17g, not %.17g", (long long)element,
+                        w->table.param[param].name, got, sum);
 }
 
-static void see_counted(Work *w, const Shard *shard, int64_t at, int param, int64_t element)
+static void see_counted(ZeroGridWork *w, const Shard *shard, int64_t at, int param, int64_t element)
 {
     int64_t to = w->before[param] + element;
     w->rank->seen[to]++;
@@ -180,7 +155,7 @@ static void see_counted(Work *w, const Shard *shard, int64_t at, int param, int6
 }
 
 /* Updates a weight by storing its gradient in it. */
-static void update(Work *w, const Shard *shard, int64_t at, int param, int64_t element)
+static void update(ZeroGridWork *w, const Shard *shard, int64_t at, int param, int64_t element)
 {
     (void)w, (void)param, (void)element;
     dtype_set(shard->weight.dtype, shard->weight.data, at,
@@ -189,10 +164,10 @@ static void update(Work *w, const Shard *shard, int64_t at, int param, int64_t e
 
 /* Publishes the updated weights and compares them with the expected sums. It reads them as an
  * evaluation does, without gradients. */
-static void check_weights(Work *w)
+static void check_weights(ZeroGridWork *w)
 {
     ParamStore *s = w->params;
-    Use use[MOST_USES];
+    Use use[ZERO_GRID_USES];
     int64_t n = 0;
     for (int u = 0; u < w->table.n_units; u++) {
         if (zero_grid_here(&w->table, u, &w->grid.at)) use[n++] = (Use){.unit = u, .weight = true};
@@ -218,7 +193,7 @@ static void check_weights(Work *w)
     s->step_end(s);
 }
 
-static void check_norm(Work *w)
+static void check_norm(ZeroGridWork *w)
 {
     StepStats stats = {0};
     GradNorm norm = grad_norm_create(w->params);
@@ -233,99 +208,16 @@ static void check_norm(Work *w)
             exact += pow(sum_of(w, i, e, (int)(e / part) * p->sharers), 2);
     }
     if (!(fabs(stats.sq_norm / exact - 1) <= (w->c->drawn ? 1e-13 : 0)))
-        wrong(w, "the squared norm is %.17g, not %.17g", stats.sq_norm, exact);
+        zero_grid_wrong(w, "the squared norm is %.17g, not %.17g", stats.sq_norm, exact);
     if (w->world->rank == 0) w->rank->result->sq_norm = stats.sq_norm;
     grad_norm_free(&norm);
-}
-
-/* ---- elements sent and bytes stored ---------------------------------------------------------- */
-
-static void check_count(Work *w, const Comm *comm, ZeroGridSent want)
-{
-    CommCount got = {0};
-    int64_t steps = comm->size > 1 ? w->step + 1 : 0;
-    for (int v = 0; v < COMM_VERBS; v++)
-        for (int t = 0; t < DTYPE_COUNT; t++)
-            if (v == COMM_ALL_REDUCE && t == (int)w->c->dtype)
-                got = comm_counts(comm)->of[v][t];
-            else if (comm_counts(comm)->of[v][t].calls > 0)
-                wrong(w, "%s of %s over %s", comm_verb_name[v], dtype_name((DType)t), comm->name);
-    if (got.elements != want.elements * steps || got.calls != want.calls * steps)
-        wrong(w, "%s: %lld elements in %lld calls, not %lld in %lld in each of %lld steps",
-              comm->name, (long long)got.elements, (long long)got.calls, (long long)want.elements,
-              (long long)want.calls, (long long)steps);
-}
-
-/* Checks the sums of gradients over both groups of the data axis, and the gathers of the ranks that
- * hold the same part: once a step a sum and a gather, whatever the number of micro-batches. */
-static void check_sums(Work *w, const ZeroGridWire *wire)
-{
-    bool scatter = w->c->zero.stage > 0 && !w->c->zero.all_reduce;
-    const CommCount
-        *own = comm_counts(&w->grid.shard)->of[scatter ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE],
-        *sum = comm_counts(&w->grid.replicate)->of[scatter ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE],
-        *gather = comm_counts(&w->grid.replicate)->of[COMM_ALL_GATHER];
-    int64_t steps = w->step + 1;
-    DType sent = w->c->zero.wire_dtype;
-    const ZeroGridSent *want = &wire->replicate;
-    if (w->c->size.dp > 1 && own[sent].elements != steps * wire->sums)
-        wrong(w, "%lld elements summed in the shard group, not %lld", (long long)own[sent].elements,
-              (long long)(steps * wire->sums));
-    if (sum[sent].elements != steps * want->elements || sum[sent].calls != steps * want->calls ||
-        gather[w->c->dtype].elements != steps * want->elements ||
-        gather[w->c->dtype].calls != steps * want->calls)
-        wrong(w,
-              "%lld elements summed in %lld calls between shard groups, %lld gathered in %lld, not "
-              "%lld in %lld in each of %lld steps",
-              (long long)sum[sent].elements, (long long)sum[sent].calls,
-              (long long)gather[w->c->dtype].elements, (long long)gather[w->c->dtype].calls,
-              (long long)want->elements, (long long)want->calls, (long long)steps);
-}
-
-static void check_wire(Work *w)
-{
-    ZeroGridWire wire = zero_grid_wire(w->c, &w->table, &w->grid.at);
-    check_count(w, &w->grid.tp, wire.tp);
-    check_count(w, &w->grid.kv, wire.kv);
-    check_count(w, &w->grid.tie, wire.tie);
-    check_sums(w, &wire);
-    if (zero_grid_stage(w->c) == 0 || zero_grid_shard(w->c) == 1) return;
-    /* At stages 1 and 2 each unit is gathered once, after the update. At stage 3 check_weights
-     * gathers each unit once, and training gathers the units that it uses. */
-    int64_t got = comm_counts(&w->grid.shard)->of[COMM_ALL_GATHER][w->c->dtype].elements,
-            uses = zero_grid_gathered(w->c, &w->table, w->use, w->n_uses),
-            want = wire.units + (zero_grid_stage(w->c) == 3 ? uses : 0);
-    want *= w->step + 1;
-    if (got != want) wrong(w, "%lld elements gathered, not %lld", (long long)got, (long long)want);
-}
-
-/* Compares the bytes of weights and gradients with ZeRO's formulas, computed over padded units. If
- * one stage has both uses of a tied table, the table's gradient is stored whole. */
-static void check_bytes(Work *w)
-{
-    ZeroBytes b = zero_bytes(w->store);
-    int64_t weights = 0, gradients = 0, shard = zero_grid_shard(w->c),
-            stage = zero_grid_stage(w->c);
-    for (int u = 0; u < w->table.n_units; u++) {
-        bool whole = stage < 2 || (w->c->tied && u == 0 && w->c->size.pp == 1);
-        if (!zero_grid_here(&w->table, u, &w->grid.at)) continue;
-        int64_t size = zero_grid_padded(w->c, &w->table, u);
-        weights += size / (stage == 3 ? shard : 1);
-        gradients += size / (whole ? 1 : shard);
-    }
-    int64_t each = (int64_t)dtype_size(w->c->dtype);
-    if ((int64_t)b.weights != each * weights || (int64_t)b.gradients != each * gradients)
-        wrong(w, "%zu bytes of weights, %zu of gradients, not %lld and %lld", b.weights,
-              b.gradients, (long long)(each * weights), (long long)(each * gradients));
-    if (b.weights + b.gradients + b.gathered + b.transient + b.wire != w->dev.held)
-        wrong(w, "the device holds %zu bytes", w->dev.held);
 }
 
 /* ---- all ranks ------------------------------------------------------------------------------- */
 
 static void rank_body(Comm *world, void *context)
 {
-    Work w = {.rank = (Rank *)context + world->rank, .world = world};
+    ZeroGridWork w = {.rank = (ZeroGridRank *)context + world->rank, .world = world};
     char err[256];
     w.c = w.rank->c;
     ZeroOptions options = w.c->zero;
@@ -343,15 +235,15 @@ static void rank_body(Comm *world, void *context)
     w.store = zero_create(&w.table, &w.grid, &options);
     w.params = zero_params(w.store);
     zero_allocate(w.store, &w.dev);
-    check_bytes(&w);
-    for (w.step = 0; w.step < STEPS; w.step++) {
+    zero_grid_check_stored(&w);
+    for (w.step = 0; w.step < ZERO_GRID_STEPS; w.step++) {
         train(&w);
         walk(&w, PURPOSE_UPDATE, see_sum);
         walk(&w, w.c->counts, see_counted);
         check_norm(&w);
         walk(&w, PURPOSE_UPDATE, update);
         check_weights(&w);
-        check_wire(&w);
+        zero_grid_check_sent(&w);
         comm_barrier(world); /* no rank writes gradients while another still reads them */
     }
     zero_destroy(w.store);
@@ -372,7 +264,7 @@ static int64_t count_elements(const ZeroGridCase *c)
 ZeroGridResult zero_grid_run(const ZeroGridCase *c)
 {
     ZeroGridResult r = {.elements = count_elements(c)};
-    Rank rank[ZERO_GRID_RANKS] = {{0}};
+    ZeroGridRank rank[ZERO_GRID_RANKS] = {{0}};
     int ranks = c->size.pp * c->size.dp * c->size.tp;
     size_t n = (size_t)r.elements;
     CHECK(ranks <= ZERO_GRID_RANKS, "%d ranks", ranks);
@@ -392,9 +284,9 @@ ZeroGridResult zero_grid_run(const ZeroGridCase *c)
             times += rank[i].seen[e];
             if (rank[i].seen[e]) r.gradient[e] = rank[i].gradient[e];
         }
-        if (times != STEPS && !r.wrong[0])
+        if (times != ZERO_GRID_STEPS && !r.wrong[0])
             snprintf(r.wrong, sizeof r.wrong, "element %zu is counted %d times in %d steps", e,
-                     times, STEPS);
+                     times, ZERO_GRID_STEPS);
     }
     for (int i = 0; i < ranks && !r.wrong[0]; i++)
         snprintf(r.wrong, sizeof r.wrong, "%s", rank[i].wrong);

@@ -40,15 +40,19 @@ static int number_of_comm(const Session *s, const Comm *comm)
     return -1;
 }
 
-/* Returns the unit that a call of the store moves: for a gather, the unit with these whole weights;
- * for a sum, the unit in the bucket. -1: none. */
+/* Returns the unit that a call of the store moves: for a gather, the unit with these whole weights,
+ * or with this part of them; for a sum, the unit in the bucket, or with this part of the gradient.
+ * -1: none. */
 static int unit_of(const ZeroStore *z, const CommSpied *call)
 {
-    if (call->comm != &z->grid->shard) return -1;
-    if (call->verb != COMM_ALL_GATHER)
-        return call->call < z->summing.n ? z->summing.unit[call->call] : -1;
-    for (int u = 0; u < z->base.table->n_units; u++)
-        if (z->unit[u].weight.data == call->x.data && call->x.data != NULL) return u;
+    bool gather = call->verb == COMM_ALL_GATHER, parts = call->comm == &z->grid->replicate;
+    if (call->comm != &z->grid->shard && !parts) return -1;
+    if (!gather && !parts) return call->call < z->summing.n ? z->summing.unit[call->call] : -1;
+    for (int u = 0; u < z->base.table->n_units; u++) {
+        const UnitState *unit = &z->unit[u];
+        Tensor part = gather ? unit->weight_part : unit->grad_part;
+        if ((parts ? part : unit->weight).data == call->x.data && call->x.data != NULL) return u;
+    }
     return -1;
 }
 
