@@ -7,9 +7,10 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 
-/* The axes, tp innermost: where a GridPlace has their sizes and coordinates, and a Grid their
- * communicators. */
+/* The axes, tp innermost: the offset of each axis in a GridPlace, and of its communicator in a
+ * Grid. */
 static const struct {
     const char *name;
     size_t number, comm;
@@ -69,14 +70,25 @@ char *grid_shard_text(const Config *config, int data, char *text, size_t n)
     return text;
 }
 
-bool grid_shard_is_spread(const Comm *world, GridPlace size, int shard)
+bool grid_shard_is_spread_over(const int *machine, GridPlace size, int shard)
 {
     const int step = size.cp * size.tp; /* between neighbours on the dp axis */
-    for (int r = 0; r < world->size && machines_of(world).count > 1; r++) {
+    for (int r = 0; r < size.pp * size.dp * step; r++) {
         int first = r - grid_place(size, r).dp % shard * step;
-        if (machines_machine(world, r) != machines_machine(world, first)) return true;
+        if (machine[r] != machine[first]) return true;
     }
     return false;
+}
+
+bool grid_shard_is_spread(const Comm *world, GridPlace size, int shard)
+{
+    if (machines_of(world).count == 1) return false;
+    int *machine = must_calloc((size_t)world->size, sizeof *machine);
+    for (int r = 0; r < world->size; r++)
+        machine[r] = machines_machine(world, r);
+    bool spread = grid_shard_is_spread_over(machine, size, shard);
+    free(machine);
+    return spread;
 }
 
 /* Returns the ranks that differ from `at` only on axis `a`, in the order of their coordinates
@@ -108,8 +120,8 @@ static Comm open_tie(Comm *pp, const GridGroups *groups)
     return comm_line(pp, "tie", end ? (CommLine){0, pp->size - 1, 2} : (CommLine){pp->rank, 1, 1});
 }
 
-/* Opens the communicators of the store: neighbours on the line of dp, and the ranks with the same
- * place among their neighbours. */
+/* Opens the communicators of ZeRO: neighbouring dp ranks (shard), and the dp ranks with the same
+ * position in their group of neighbours (replicate). */
 static void open_shard(Grid *grid, Comm *world, CommLine dp, int shard)
 {
     int at = grid->at.dp, step = dp.stride;
@@ -120,7 +132,7 @@ static void open_shard(Grid *grid, Comm *world, CommLine dp, int shard)
     grid->replicate = same.size > 1 ? comm_line(world, "replicate", same) : comm_self("replicate");
 }
 
-/* Returns whether shard has the ranks of dp, and so can use its connections. */
+/* Returns whether shard consists of the same ranks as dp, and so can use dp's connections. */
 static bool shard_is_dp(const Grid *grid)
 {
     return grid->replicate.size == 1;
@@ -161,8 +173,8 @@ GridNccl grid_nccl(const Config *config)
                       .timeout = config->parallel.timeout};
 }
 
-/* Only stages exchange messages, and connections for messages need much memory. Without chunks no
- * message passes between the last stage and the first. */
+/* Only stages exchange messages, and connections for messages need much memory. Without chunks the
+ * last and the first stage exchange no messages. */
 static NcclUse use_of(const Grid *grid, const Comm *comm, const GridNccl *nccl)
 {
     NcclUse use = {0};
@@ -198,9 +210,9 @@ void grid_connect(Grid *grid, Comm *world)
 {
     const Comm *comm[GRID_COMMS];
     grid_comms(grid, comm);
-    /* All ranks open them in the same order, because each call waits for the peers. NCCL allocates
-     * memory for each communicator, so all ranks meet before that and after it: a rank is done with
-     * the first uses of its group before other ranks are done with theirs. */
+    /* All ranks open the communicators in the same order, because each call waits for the peers.
+     * NCCL allocates memory for each communicator, so there is a barrier before and after that:
+     * otherwise a rank could already use its group while another still allocates. */
     for (int i = 0; i < GRID_COMMS; i++) {
         comm_barrier(world);
         nccl_start((Comm *)comm[i]);
@@ -226,7 +238,7 @@ size_t grid_reserve(const Grid *grid, const GridNccl *nccl)
     size_t bytes = 0;
     grid_comms(grid, comm);
     for (int i = 0; i < GRID_COMMS; i++)
-        if (comm[i] != &grid->shard || !shard_is_dp(grid)) /* else it uses that of dp */
+        if (comm[i] != &grid->shard || !shard_is_dp(grid)) /* otherwise it uses dp's */
             bytes += nccl_reserve(comm[i]->rank, comm[i]->size, use_of(grid, comm[i], nccl));
     return bytes;
 }

@@ -10,11 +10,11 @@
 typedef struct {
     GridPlace size, at; /* ranks on each axis; this rank's coordinates */
     Comm pp, dp, cp, tp;
-    /* For the store: the neighbours on the dp axis among which a unit is divided, and the ranks of
-     * dp that hold the same part of it. Together they are dp. */
+    /* For ZeRO: the neighbouring dp ranks among which a unit of weights and gradients is divided,
+     * and the dp ranks that hold the same part of it. shard x replicate = dp. */
     Comm shard, replicate;
     /* kv: the tensor-parallel ranks that share a key/value head. tie: the first and the last stage,
-     * if both hold a tied table. Otherwise each contains only this rank. */
+     * if both hold a tied table. If there are none, the group contains only this rank. */
     Comm kv, tie;
 } Grid;
 
@@ -27,11 +27,11 @@ typedef struct {
 
 /* How the groups use NCCL. */
 typedef struct {
-    int pp, dp, replicate, tp, kv, tie; /* NcclUse.max_ctas of each group; shard: that of dp */
-    bool chunks;    /* stages have several layer ranges: the last sends to the first */
+    int pp, dp, replicate, tp, kv, tie; /* NcclUse.max_ctas of each group; shard uses that of dp */
+    bool chunks;    /* stages have several layer ranges, so the last sends to the first */
     double timeout; /* in seconds */
 } GridNccl;
-/* Returns what the config says about NCCL. */
+/* Returns the config's settings for NCCL. */
 GridNccl grid_nccl(const Config *config);
 
 /* Returns the grid of a single rank. */
@@ -41,17 +41,18 @@ Grid grid_single(void);
  * shard is dp. The world must outlive the grid. */
 Grid grid_open(Comm *world, GridPlace size, const GridGroups *groups);
 /* If each rank has its own device: prepares the grid's groups for NCCL (nccl_prepare in nccl.h),
- * which must be open. From then on device calls move nothing. All ranks of the world call it
- * together, each with its open device. */
+ * which must be open. From then on, until grid_connect, calls with device memory transfer no data.
+ * All ranks of the world call it together, each with its open device. */
 void grid_prepare(Grid *grid, Device *dev, const GridNccl *nccl);
 /* Lets devices exchange data through NCCL. Creates an NCCL communicator for each axis and group of
- * several ranks, in the same order on all ranks; a shard group of all data-parallel ranks uses that
- * of dp. All ranks of the world call it together, after the last allocation of each. */
+ * several ranks, in the same order on all ranks; a shard group of all data-parallel ranks uses dp's
+ * communicator. All ranks of the world call it together, after the last allocation of each. */
 void grid_connect(Grid *grid, Comm *world);
 /* Returns the approximate number of bytes of this rank's device memory that NCCL's communicators
  * will need. */
 size_t grid_reserve(const Grid *grid, const GridNccl *nccl);
-/* Returns a value for NCCL_MAX_CTAS that would reduce the reserve of the config's grid; 0: none. */
+/* Returns a value of NCCL_MAX_CTAS that would reduce grid_reserve of the config's grid; 0: there is
+ * none. */
 int grid_fewer_channels(const Config *config);
 /* Returns the coordinates of a rank of the world. */
 GridPlace grid_place(GridPlace size, int rank);
@@ -63,9 +64,11 @@ char *grid_place_text(GridPlace size, int rank, char *text, size_t n);
 char *grid_size_text(GridPlace size, char *text, size_t n);
 /* Writes " in groups of 4" if the config has several shard groups, or ""; returns `text`. */
 char *grid_shard_text(const Config *config, int data, char *text, size_t n);
-/* Returns whether the ranks of some shard group are on several machines, so that what the group
- * sends for every micro-batch leaves a machine although a smaller group would not. */
+/* Returns whether some shard group spans several machines, so that the data it sends for every
+ * micro-batch cross machines, which a smaller group would avoid. */
 bool grid_shard_is_spread(const Comm *world, GridPlace size, int shard);
+/* The same for a world that is not open; machine[r] is the machine of rank r. */
+bool grid_shard_is_spread_over(const int *machine, GridPlace size, int shard);
 /* Lists all communicators of the grid: those of the axes, shard, replicate, kv and tie. */
 enum { GRID_COMMS = 8 };
 void grid_comms(const Grid *grid, const Comm *comm[GRID_COMMS]);

@@ -1,5 +1,5 @@
-/* fits.c -- whether a plan fits into the memory of the device and of the host, and what to write if
- * it does not. See memory_plan.h. */
+/* fits.c -- checks whether a plan fits into the memory of the device and of the host, and says what
+ * to change in the config if it does not. See memory_plan.h. */
 #include "parallel/memory/inside.h"
 
 #include "model/core/figures.h"
@@ -20,13 +20,13 @@ size_t memory_host_room(const MemoryPlan *p, const MemoryRoom *room)
     return room->host - (slack < most ? slack : most);
 }
 
-/* Checks the host memory of a plan but for the optimizer's states. */
+/* Checks the host memory of a plan without the optimizer states. */
 static bool lists_fit(size_t bytes, size_t available, const char *machine, const Config *c,
                       char *err, size_t n)
 {
     char lower[80] = "free some of it";
     if (bytes <= available) return true;
-    /* The lists of a step with many micro-batches can be large; nothing else is. */
+    /* Only the lists of a step with many micro-batches can be large. */
     if (c->gradient_accumulation_steps > 1)
         snprintf(lower, sizeof lower, "lower gradient_accumulation_steps (now %lld)",
                  (long long)c->gradient_accumulation_steps);
@@ -43,7 +43,7 @@ void memory_check_step(const Config *c)
         fail(EXIT_NO_MEMORY, "%s", err);
 }
 
-/* ---- where the optimizer's states lie -------------------------------------------------------- */
+/* ---- where the optimizer states are ---------------------------------------------------------- */
 
 MemoryRatios memory_ratios(const Trainer *trainer)
 {
@@ -57,26 +57,48 @@ MemoryRatios memory_ratios(const Trainer *trainer)
     return ratios;
 }
 
+MemoryRatios memory_ratios_of_ranks(Comm *world, const MemoryRatios *own, int64_t device)
+{
+    typedef struct {
+        MemoryRatios ratios;
+        int64_t device;
+    } Share;
+    const Share mine = {*own, device};
+    MemoryRatios sum = {0};
+    int ranks;
+    Share *all = memory_gather_here(world, &mine, sizeof mine, &ranks);
+    for (int r = 0; r < ranks; r++)
+        for (int k = 0; k <= 100; k++) {
+            const OptimizerBytes *at = &all[r].ratios.at[k];
+            sum.at[k].host = memory_plus(sum.at[k].host, at->host);
+            if (all[r].device == device)
+                sum.at[k].device = memory_plus(sum.at[k].device, at->device);
+        }
+    free(all);
+    return sum;
+}
+
 /* Ratios in hundredths; 101 or -1 if there is none. */
 typedef struct {
-    int first, last; /* the least and the largest with which both memories have room */
-    int of_device;   /* the least with which the device has room */
+    int first, last; /* the smallest and the largest with which both memories have room */
+    int of_device;   /* the smallest with which the device has room */
     int of_host;     /* the largest with which the host has room */
 } Choice;
 
 static double device_needs(const MemoryPlan *p, const MemoryRatios *ratios, int k)
 {
-    return (double)p->total - (double)p->optimizer +
-           (double)p->ranks * (double)ratios->at[k].device;
+    return (double)p->total - (double)p->optimizer + (double)ratios->at[k].device;
 }
 
+/* Returns the bytes that the host needs, without snapshots: if there is no room for both snapshots
+ * and states, saves are synchronous. */
 static double host_needs(const MemoryPlan *p, const MemoryRatios *ratios, int k)
 {
-    return (double)p->host - (double)p->offloaded +
-           (double)p->neighbours * (double)ratios->at[k].host;
+    return (double)p->host - (double)p->snapshot - (double)p->offloaded +
+           (double)ratios->at[k].host;
 }
 
-/* Returns what the host has for a plan with page-locked memory. */
+/* Returns how many bytes of the host a plan with page-locked memory may use. */
 static double locked_room(const MemoryPlan *p, const MemoryRoom *room)
 {
     MemoryPlan with = *p;
@@ -99,7 +121,8 @@ static Choice choose(const MemoryPlan *p, const MemoryRoom *room, const MemoryRa
     return c;
 }
 
-/* Says what is missing if no ratio fits both memories; the caller frees the text. */
+/* Returns a message that says how much each memory lacks if no ratio fits both; the caller frees
+ * it. */
 static char *shortfalls(const MemoryPlan *p, const MemoryRoom *room, const MemoryRatios *ratios,
                         Choice choice)
 {
@@ -113,8 +136,8 @@ static char *shortfalls(const MemoryPlan *p, const MemoryRoom *room, const Memor
                        figure_bytes(device > 0 ? device : 0).text);
 }
 
-/* Returns what makes the optimizer's states smaller, as the end of a sentence, "" if nothing does;
- * the caller frees it. */
+/* Returns a hint that makes the optimizer states smaller, as the end of a sentence, or "" if there
+ * is none; the caller frees it. */
 static char *smaller_states(const Config *c)
 {
     long long ranks = (long long)c->parallel.data;
@@ -124,7 +147,22 @@ static char *smaller_states(const Config *c)
                        ranks, ranks);
 }
 
-/* Refuses page-locked memory that the host does not have. */
+/* Returns what moments in bf16 would change, as the next part of a sentence, or "" if the config
+ * cannot have them. They are suggested as a remedy only if the smaller states fit. */
+static const char *smaller_moments(const MemoryPlan *p, const MemoryRoom *room, const Config *c)
+{
+    if (!c->bf16.enabled || c->optimizer.type == OPTIMIZER_SGD || c->bf16.bf16_optimizer_states)
+        return "";
+    bool masters = !c->bf16.bf16_master_weights_and_grads; /* 4 bytes; moments have 8 */
+    double less = (double)p->offloaded / (masters ? 3 : 2),
+           needs = (double)p->host - (double)p->snapshot - less;
+    if (needs <= (double)memory_host_room(p, room) && p->total <= memory_device_room(room))
+        return ", or write bf16.bf16_optimizer_states true";
+    return masters ? "; bf16.bf16_optimizer_states true makes the states a third smaller"
+                   : "; bf16.bf16_optimizer_states true makes the states half as large";
+}
+
+/* Refuses a plan that needs more page-locked memory than the host has. */
 static bool refuse_states(const MemoryPlan *p, const MemoryRoom *room, const Config *c,
                           const MemoryRatios *ratios, char *err, size_t n)
 {
@@ -138,23 +176,21 @@ static bool refuse_states(const MemoryPlan *p, const MemoryRoom *room, const Con
     else
         help = text_format("lower zero_optimization.offload_optimizer.ratio to %g",
                            choice.last / 100.0);
-    bool adam = c->optimizer.type != OPTIMIZER_SGD;
-    const char *moments = c->bf16.enabled && adam && !c->bf16.bf16_optimizer_states
-                              ? ", or write bf16.bf16_optimizer_states true"
-                              : "";
     error_set(err, n,
               "the plan needs %s of %s's memory, %s of it page-locked for the optimizer's states, "
               "and %s are available for that%s; %s%s%s",
               figure_bytes((double)p->host).text, *p->machine ? p->machine : "the host",
               figure_bytes((double)p->offloaded).text,
               figure_bytes((double)memory_host_room(p, room)).text,
-              room->limited ? " (its control group's limit)" : "", help, moments, states);
+              room->limited ? " (its control group's limit)" : "", help,
+              smaller_moments(p, room, c), states);
     free(help);
     free(states);
     return false;
 }
 
-/* Returns how to write that so many hundredths of the states lie on the host. */
+/* Returns a hint that says how to put so many hundredths of the states on the host; the caller
+ * frees it. */
 static char *write_ratio(const MemoryPlan *p, const MemoryRoom *room, const Config *c,
                          const MemoryRatios *ratios, int k)
 {
@@ -168,7 +204,7 @@ static char *write_ratio(const MemoryPlan *p, const MemoryRoom *room, const Conf
     else
         snprintf(what, sizeof what, "%s {\"device\": \"cpu\", \"ratio\": %g}", section, k / 100.0);
     return text_format("write %s: %s of the %s available on %s", what,
-                       figure_bytes((double)p->neighbours * (double)ratios->at[k].host).text,
+                       figure_bytes((double)ratios->at[k].host).text,
                        figure_bytes((double)room->host).text,
                        *p->machine ? p->machine : "the host");
 }
@@ -219,7 +255,7 @@ static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
     return help;
 }
 
-/* Returns such a message for a device beside a host that may take states of the optimizer. */
+/* Returns such a message for a device whose host may take optimizer states; the caller frees it. */
 static char *smaller_plan_beside(const MemoryPlan *p, const MemoryRoom *room, const Config *c,
                                  const MemoryRatios *ratios)
 {
@@ -229,7 +265,7 @@ static char *smaller_plan_beside(const MemoryPlan *p, const MemoryRoom *room, co
     Choice choice = choose(p, room, ratios);
     if (kept > (double)most) return smaller_model("weights and gradients", kept);
     char *first = NULL, *second = NULL, *help;
-    if (choice.last >= 0) {
+    if (choice.last >= 0 && ratios->at[choice.first].device < p->optimizer) {
         second = write_ratio(p, room, c, ratios, choice.first);
         first = states ? smaller_states(c) : smaller_batch(c);
         help =
@@ -281,7 +317,7 @@ bool memory_fits(const MemoryPlan *p, const MemoryRoom *room, const Config *c,
 {
     size_t lists = p->host - p->offloaded;
     if (!lists_fit(lists, room->host, p->machine, c, err, n)) return false;
-    /* Where the device's memory is the host's, `total` has all of it. */
+    /* If device memory is host memory, `total` includes all of it. */
     if (!p->on_host && p->host > memory_host_room(p, room))
         return refuse_states(p, room, c, ratios, err, n);
     return p->total <= memory_device_room(room) || refuse_device(p, room, c, ratios, err, n);

@@ -1,4 +1,4 @@
-/* inside.h -- what memory_plan.c and fits.c share; private to this folder. */
+/* inside.h -- functions that memory_plan.c and fits.c share; private to this folder. */
 #ifndef PARALLEL_MEMORY_INSIDE_H
 #define PARALLEL_MEMORY_INSIDE_H
 
@@ -12,10 +12,13 @@ static inline size_t memory_plus(size_t a, size_t b)
     return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
 }
 
+/* Gathers the `bytes` bytes at `mine` from each rank of this machine, and returns them in rank
+ * order; the caller frees them. Sets `ranks` to the number of these ranks. All ranks of `world`
+ * must call it. */
+void *memory_gather_here(Comm *world, const void *mine, size_t bytes, int *ranks);
 /* Returns how much of the available memory of the device the plan may use. */
 size_t memory_device_room(const MemoryRoom *room);
-/* Writes the words that say which ranks the plan is for, "" for a single rank, and returns
- * `text`. */
+/* Writes which ranks the plan is for, in words ("" for a single rank), and returns `text`. */
 char *memory_whose(const MemoryPlan *plan, char *text, size_t n);
 
 #endif

@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- what a rank will hold ------------------------------------------------------------------- */
 
@@ -30,8 +31,7 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
     const GptShape *shape = &s->layers.shape;
     int64_t B = config->train_micro_batch_size_per_gpu, T = config->data.seq_length;
     /* Each of these functions runs the code that will lay out the memory, with an arena that only
-     * measures. Separate formulas would in time no longer agree with what is
-     * allocated. */
+     * measures. Separate formulas would sooner or later disagree with what is allocated. */
     ZeroBytes zero = zero_bytes(s->store);
     GptBytes gpt = gpt_bytes(&s->layers, s->room.slots, B, T, GPT_TRAIN);
     size_t exchanged = s->grid.size.pp == 1
@@ -45,7 +45,8 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
                                memory_plus(zero.gathered, memory_plus(zero.transient, zero.wire))),
         .optimizer = trainer->optimizer_bytes.device,
         .activations = gpt.activations,
-        .scratch = gpt.scratch};
+        .scratch = gpt.scratch,
+        .slots = trainer->optimizer_bytes.device_slots};
     plan.other =
         sizeof(TrainerState) + trainer->lr_bytes + feed_bytes(B * T, s->room.batches) + gpt.angles;
     /* Samples are drawn while training has all its memory, so their cache of keys and values is
@@ -67,8 +68,25 @@ MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data)
     if (snapshot_wanted(config))
         plan.snapshot = snapshot_bytes_of(config, &s->table, (int)grid_ranks(s->grid.size),
                                           s->world ? s->world->rank : 0);
-    plan.ranks = plan.of = plan.neighbours = 1;
+    plan.ranks = plan.of = 1;
     return plan;
+}
+
+void *memory_gather_here(Comm *world, const void *mine, size_t bytes, int *ranks)
+{
+    Comm split, *here = world; /* the ranks of this machine */
+    if (machines_of(world).count > 1) {
+        split = machines_split(world);
+        here = &split;
+    }
+    char *all = must_calloc((size_t)here->size, bytes), *own = must_calloc(1, bytes);
+    memcpy(own, mine, bytes);
+    comm_all_gather(here, NULL, tensor_1d(all, U8, here->size * (int64_t)bytes),
+                    tensor_1d(own, U8, (int64_t)bytes));
+    *ranks = here->size;
+    free(own);
+    if (here == &split) comm_close(here);
+    return all;
 }
 
 MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int64_t device)
@@ -79,24 +97,17 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int64_t devi
     } Share;
     /* Ranks on the same device share its memory, so their plans are added up; all ranks of a
      * machine share its memory. A checkpoint is shared by all ranks and not added up. */
-    Share mine = {.plan = *own, .device = device};
+    const Share mine = {.plan = *own, .device = device};
     MemoryPlan sum = {.checkpoint = own->checkpoint,
                       .of = world->size,
-                      .neighbours = world->size,
                       .rank = world->rank,
                       .on_host = own->on_host};
     Machines machines = machines_of(world);
-    Comm split, *here = world; /* the ranks of this machine */
-    if (machines.count > 1) {
+    if (machines.count > 1)
         snprintf(sum.machine, sizeof sum.machine, "%s", machines_host(world, machines.own));
-        split = machines_split(world);
-        here = &split;
-        sum.neighbours = here->size;
-    }
-    Share *all = must_calloc((size_t)here->size, sizeof *all);
-    comm_all_gather(here, NULL, tensor_1d(all, U8, here->size * (int64_t)sizeof *all),
-                    tensor_1d(&mine, U8, sizeof mine));
-    for (int r = 0; r < here->size; r++) {
+    int ranks;
+    Share *all = memory_gather_here(world, &mine, sizeof mine, &ranks);
+    for (int r = 0; r < ranks; r++) {
         const MemoryPlan *p = &all[r].plan;
         sum.host = memory_plus(sum.host, p->host);
         sum.offloaded = memory_plus(sum.offloaded, p->offloaded);
@@ -106,6 +117,7 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int64_t devi
         sum.gradients = memory_plus(sum.gradients, p->gradients);
         sum.buffers = memory_plus(sum.buffers, p->buffers);
         sum.optimizer = memory_plus(sum.optimizer, p->optimizer);
+        sum.slots = memory_plus(sum.slots, p->slots);
         sum.offloaded_of_device = memory_plus(sum.offloaded_of_device, p->offloaded_of_device);
         sum.activations = memory_plus(sum.activations, p->activations);
         sum.scratch = memory_plus(sum.scratch, p->scratch);
@@ -116,14 +128,13 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int64_t devi
         sum.ranks += p->ranks;
     }
     free(all);
-    if (here == &split) comm_close(here);
     return sum;
 }
 
 double memory_offloaded_share(const MemoryPlan *p)
 {
     double host = (double)p->offloaded_of_device;
-    return host > 0 ? host / (host + (double)p->optimizer) : 0;
+    return host > 0 ? host / (host + (double)p->slots) : 0;
 }
 
 void memory_add_host(MemoryPlan *p)
@@ -233,8 +244,8 @@ int memory_largest_of_stages(Comm *world, const MemoryPlan *own, GridPlace size,
 {
     /* Stages differ in embedding, head and the number of micro-batches that they hold. The largest
      * plan decides whether the run fits, so that is the one to print. In a large world not all
-     * ranks can send their plan to all others: each stage's comes from its first rank with the
-     * most. */
+     * ranks can send their plan to all others, so each stage's plan is sent only by the first of
+     * its ranks whose plan is the largest. */
     int64_t *bytes = must_calloc((size_t)size.pp, sizeof *bytes),
             *first = must_calloc((size_t)size.pp, sizeof *first), total = clamped(own->total);
     int most = 0, stage = grid_place(size, world->rank).pp;
@@ -278,7 +289,7 @@ void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan,
     size_t left = after.available + (after.held - before.held);
     Reserve mine = {plan->reserve, before.available > left ? before.available - left : 0};
     /* Each rank's plan gets its own measured value. Only one message is printed, for the first rank
-     * with the largest, which would run out of memory first. */
+     * with the largest value, which would run out of memory first. */
     int64_t taken = clamped(mine.taken), largest = control_max(world, taken);
     int most =
         world->size - (int)control_max(world, taken == largest ? world->size - world->rank : 0);

@@ -13,28 +13,31 @@
 typedef struct {
     size_t weights, gradients, buffers, optimizer, activations, scratch, other, reserve, total;
     size_t host;
-    /* Of `host`, the optimizer's states that lie there, page-locked: of all ranks of a machine, and
-     * of the ranks whose device `total` is about. */
+    size_t slots; /* of `optimizer`, the states themselves, without the tables for rounding them */
+    /* The part of `host` that is optimizer states, in page-locked memory: for all ranks of a
+     * machine, and for only the ranks on the device that `total` is about. */
     size_t offloaded, offloaded_of_device;
-    /* Host memory for snapshots of saves, where saves are to be asynchronous. memory_take_snapshot
-     * adds it to `host`, and on the CPU to `total`, or sets it to 0. */
+    /* Host memory for the snapshots that asynchronous saves need. memory_take_snapshot decides
+     * whether saves are asynchronous. If so, it adds this memory to `host`, and on the CPU to
+     * `total`; if not, it sets it to 0. */
     size_t snapshot;
     int64_t checkpoint; /* size of one checkpoint on disk */
-    int ranks, of;      /* number of ranks in this sum, and in all */
-    int neighbours;     /* number of ranks of this machine, whose bytes `host` has */
+    int ranks, of;      /* number of ranks in this sum, and in the world */
     int rank;           /* the rank that made this sum */
     bool on_host;       /* `host` is included in `total` */
     char machine[65];   /* name of the machine; "": all ranks are on one */
 } MemoryPlan;
 
-/* Returns the plan of an opened or measured trainer that will read these data. It is computed with
- * the same layout code that trainer_allocate will use. A sum that does not fit into 64 bits becomes
- * SIZE_MAX; a single tensor of such a size ends the program (EXIT_NO_MEMORY). */
+/* Returns the plan of a trainer that has been opened (or only measured) and will read these data.
+ * It is computed with the same layout code that trainer_allocate will use. A sum that does not
+ * fit into 64 bits becomes SIZE_MAX; a single tensor of such a size ends the program
+ * (EXIT_NO_MEMORY). */
 MemoryPlan memory_plan(const Trainer *trainer, const DataSet *data);
-/* Returns which share of the optimizer's states of the device's ranks lies on the host: the ratio,
- * to whole shards. */
+/* Returns which share of the optimizer states of the device's ranks is on the host: the ratio,
+ * rounded to whole shards. The tables for rounding are always on the device and do not count as
+ * states. */
 double memory_offloaded_share(const MemoryPlan *plan);
-/* Adds the host's bytes to `total`, and all but the optimizer's states to `other`. */
+/* Adds the host bytes to `total`, and all of them except the optimizer states to `other`. */
 void memory_add_host(MemoryPlan *plan);
 
 /* Returns the sum of the plans of all ranks of this machine that use device number `device`; the
@@ -47,27 +50,26 @@ typedef struct {
     bool device; /* the device has its own memory; else host memory is used */
     int index;   /* number of the device */
     size_t available, total;
-    size_t host;  /* what is available of the host's memory */
-    bool limited; /* control groups decide `host` */
+    size_t host;  /* available host memory */
+    bool limited; /* a control group limits `host` */
 } MemoryRoom;
 
 /* Returns how much memory is free on the open device, after its context, its BLAS library and
  * its scratch have been allocated. If the device has no memory of its own, `available` is `host`,
  * which was measured before the device was opened. */
 MemoryRoom memory_room(Device *device, size_t host);
-/* Decides whether saves are asynchronous: whether they shall be, and on each machine the memory has
- * room for the snapshots besides the plan. All ranks of `world` must call it, each with its own
- * plan and the sum of the plans of its machine, and all get the same result. Completes both plans.
- * If there is no room, prints a notice that says how much is missing. */
+/* Decides whether saves are asynchronous: the config wants it, and the memory of each machine has
+ * room for the plan and the snapshots. All ranks of `world` must call it, each with its own plan
+ * and the sum of the plans of its machine, and all get the same result. Completes both plans. If
+ * there is no room, prints a notice that says how much is missing. */
 bool memory_take_snapshot(Comm *world, const MemoryRoom *room, MemoryPlan *own, MemoryPlan *sum);
-/* If the ranks are on several machines, replaces plan and room by those that leave the least memory
- * free, or need the most beyond what is available, of any rank. All ranks of `world` must call
- * it. */
+/* If the ranks are on several machines, replaces plan and room by those of the rank with the least
+ * memory left, or with the most missing. All ranks of `world` must call it. */
 void memory_tightest(Comm *world, MemoryPlan *plan, MemoryRoom *room);
-/* Prints the parts of the plan, all in the unit of their sum, and for which ranks it is. */
+/* Prints the parts of the plan, all in the unit of their sum, and the ranks for which it is. */
 void memory_print(const MemoryPlan *plan, const MemoryRoom *room);
-/* The memory that is free on the device at some moment, and what this program has allocated on it,
- * in bytes. */
+/* The free memory of the device at some moment, and the memory that this program has allocated on
+ * it, in bytes. */
 typedef struct {
     size_t available, held;
 } MemoryMark;
@@ -89,27 +91,31 @@ int memory_largest_of_stages(Comm *world, const MemoryPlan *own, GridPlace size,
 /* Prints the plans of the stages, one line each; of more than eight stages, only the one with the
  * largest plan (`most`). */
 void memory_print_stages(const MemoryPlan *largest, int stages, int most);
-/* What the optimizer's states of a rank take on the device and on the host if
- * zero_optimization.offload_optimizer.ratio is so many hundredths, from 0 to 100. */
+/* at[k]: the bytes that the optimizer states of one or several ranks take on the device and on the
+ * host if zero_optimization.offload_optimizer.ratio is k hundredths. */
 typedef struct {
     OptimizerBytes at[101];
 } MemoryRatios;
-/* Returns these for an opened or measured trainer. The layout code runs for each ratio, so they are
- * asked for only if a plan does not fit. */
+/* Returns these for an opened or measured trainer. The layout code runs for each ratio, so call it
+ * only if a plan does not fit. */
 MemoryRatios memory_ratios(const Trainer *trainer);
-/* Returns how much of the host's memory the plan may take: of page-locked memory, which the system
- * cannot move away, 5 % or 2 GB, whichever is less, stay free. */
+/* Returns their sums: on the device over the ranks of this machine that use device number `device`,
+ * on the host over all ranks of this machine. All ranks of `world` must call it, each with its own.
+ */
+MemoryRatios memory_ratios_of_ranks(Comm *world, const MemoryRatios *own, int64_t device);
+/* Returns how much of the available host memory the plan may take. If some of it is page-locked, so
+ * that the system cannot swap it out, 5 % or 2 GB, whichever is less, is kept free. */
 size_t memory_host_room(const MemoryPlan *plan, const MemoryRoom *room);
 /* Returns whether the plan fits into the available memory, of the device and of the host. If not,
- * sets `err` to a message that says which settings would make the plan smaller. `ratios` are those
- * of a rank, of which all are taken to be alike; NULL: no ratio is named. */
+ * sets `err` to a message that says which settings would make the plan smaller. `ratios` are the
+ * sums for the ranks of the plan (memory_ratios_of_ranks); NULL: no ratio is named. */
 bool memory_fits(const MemoryPlan *plan, const MemoryRoom *room, const Config *config,
                  const MemoryRatios *ratios, char *err, size_t n);
 /* Ends the program (EXIT_NO_MEMORY) if there is not enough host memory for the list of a step's
  * actions, which a trainer allocates as soon as it is opened. */
 void memory_check_step(const Config *config);
 /* With memory_breakdown, prints the current and the peak host memory of the process, together with
- * the plan. If the ranks are processes, the process is that of one rank. */
+ * the plan. If ranks are processes, it prints those of one rank. */
 void memory_print_use(const Config *config, const MemoryPlan *plan, const char *when);
 
 #endif

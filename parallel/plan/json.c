@@ -40,6 +40,7 @@ static void print_subject(const Plan *plan, const char *machine)
                               {"nodes", plan->nodes},
                               {"pp", plan->grid.pp},
                               {"dp", plan->grid.dp},
+                              {"shard", config_shard(c, plan->grid.dp)},
                               {"cp", plan->grid.cp},
                               {"tp", plan->grid.tp},
                               {"pipeline_chunks", c->parallel.pipeline_chunks},
@@ -96,6 +97,22 @@ static void print_stage_memory(const StagePlan *stage)
     printf("}");
 }
 
+/* Prints which part of a rank's optimizer states is configured to be on the host, which part is
+ * there in whole shards, and the seconds in which the link moves them both ways, as plan_print
+ * does. */
+static void print_offload(const Plan *plan)
+{
+    const OffloadConfig *offload = &plan->config->zero_optimization.offload_optimizer;
+    const Real rows[] = {{"ratio", offload->device == OFFLOAD_CPU ? offload->ratio : 0},
+                         {"share", plan_offloaded_share(plan)},
+                         {"seconds", plan_offloaded_seconds(plan)}};
+    printf("    \"offload_optimizer\": {\"device\": \"%s\", ",
+           config_word(plan->config, "zero_optimization.offload_optimizer.device"));
+    reals(rows, ROWS(rows));
+    printf(", \"node_bytes\": %lld},\n",
+           (long long)(plan->hardware.cuda ? plan->host : plan->device).offloaded);
+}
+
 static void print_memory(const Plan *plan)
 {
     printf("  \"fits\": %s,\n  \"memory\": {\n", plan->fits ? "true" : "false");
@@ -103,6 +120,7 @@ static void print_memory(const Plan *plan)
     if (plan->hardware.cuda) print_room("host", &plan->host);
     printf("    \"snapshot\": %lld, \"snapshot_missing\": %lld,\n", (long long)plan->snapshot,
            (long long)plan->snapshot_missing);
+    print_offload(plan);
     if (plan->remedy) {
         printf("    \"remedy\": ");
         json_print_string(stdout, plan->remedy);
@@ -142,7 +160,7 @@ static void print_wire(const Plan *plan)
     printf("%s  ],\n", first ? "" : "\n");
 }
 
-/* Prints the members of an object that say how a rank of a stage spends a step. */
+/* Prints how a rank of a stage spends a step, as members of an object. */
 static void parts(const StageTime *t)
 {
     const Real rows[] = {{"products", t->products},

@@ -22,8 +22,8 @@ static Config with_micros(const Config *config, int64_t micros)
     return copy;
 }
 
-/* Adds to the calls of a step those of `periods` periods, each as many as `more` has more than
- * `fewer`. */
+/* Adds the calls of `periods` periods to those of a step. A period has the calls by which `more`
+ * exceeds `fewer`. */
 static void extend_wire(StagePlan *more, const StagePlan *fewer, int64_t periods)
 {
     for (int g = 0; g < GRID_COMMS; g++) {
@@ -37,10 +37,11 @@ static void extend_wire(StagePlan *more, const StagePlan *fewer, int64_t periods
     }
 }
 
-/* Returns how many of a step's micro-batches to record at least, so that a step that is longer by a
- * multiple of `period` has the same beginning and end. With several chunks, micro-batches that are
- * left over when the others are divided into groups of `period` make as many groups longer by one
- * (schedule_order.c). These groups and, as always, three that are not longer must be there. */
+/* Returns how many of a step's micro-batches must be recorded so that every step that is longer by
+ * a multiple of `period` has the same beginning and end. With several chunks, the remainder of a
+ * division into groups of `period` micro-batches makes as many groups longer by one
+ * (schedule_order.c). All of these must be recorded and, as always, three groups of the normal
+ * length. */
 static int64_t recorded_micros(const Config *config, int64_t period)
 {
     int64_t left_over = config->gradient_accumulation_steps % period, groups = 3;
@@ -88,17 +89,28 @@ static PlanRoom room_of(const Config *config, int64_t bytes, int64_t workspace)
     return room;
 }
 
-/* Returns what the ranks of node `node` need together: all their memory on CPUs, else that on the
- * host. */
-static int64_t needed_of_node(const Plan *plan, int64_t node)
+/* Raises the margin of a host to what the run keeps free, if that is more. */
+static void leave_as_the_run(PlanRoom *host, int64_t bytes)
 {
-    int64_t in_stage = plan->ranks / plan->grid.pp, needed = 0,
-            end = (node + 1) * plan->ranks_of_node;
+    const MemoryRoom all = {.host = (size_t)bytes};
+    const MemoryPlan locked = {.offloaded = (size_t)host->offloaded};
+    int64_t most = clamped(memory_host_room(&locked, &all));
+    host->margin = max_i64(host->margin, bytes - most);
+    host->room = min_i64(host->room, most);
+}
+
+/* Returns the sums over the ranks of node `node`: `needed` is all their memory on CPUs, else their
+ * host memory; `offloaded` is the part that is optimizer states on the host. */
+static PlanRoom needed_of_node(const Plan *plan, int64_t node)
+{
+    int64_t in_stage = plan->ranks / plan->grid.pp, end = (node + 1) * plan->ranks_of_node;
+    PlanRoom of = {0};
     for (int64_t r = node * plan->ranks_of_node; r < end && r < plan->ranks; r++) {
         const MemoryPlan *m = &plan->stage[r / in_stage].memory;
-        needed = plus(needed, clamped(plan->hardware.cuda ? m->host : m->total));
+        of.needed = plus(of.needed, clamped(plan->hardware.cuda ? m->host : m->total));
+        of.offloaded = plus(of.offloaded, clamped(m->offloaded));
     }
-    return needed;
+    return of;
 }
 
 /* Finds the node that needs the most. */
@@ -106,9 +118,10 @@ static void fit_nodes(const Plan *plan, PlanRoom *room)
 {
     int64_t in_stage = plan->ranks / plan->grid.pp;
     for (int64_t node = 0; node < plan->nodes; node++) {
-        int64_t needed = needed_of_node(plan, node);
-        if (needed <= room->needed) continue;
-        room->needed = needed;
+        const PlanRoom of = needed_of_node(plan, node);
+        if (of.needed <= room->needed) continue;
+        room->needed = of.needed;
+        room->offloaded = of.offloaded;
         room->stage = (int)(node * plan->ranks_of_node / in_stage);
     }
 }
@@ -124,7 +137,7 @@ static void fit_devices(const Plan *plan, PlanRoom *room)
 }
 
 /* Adds the snapshots of asynchronous saves to the node that needs the most, if there is room for
- * them. Without room saves are synchronous, and it is said how much is missing. */
+ * them. Otherwise saves are synchronous, and snapshot_missing is set. */
 static void fit_snapshot(Plan *plan, PlanRoom *node)
 {
     int64_t bytes = snapshot_bytes_of_node(plan->config, plan->ranks, plan->ranks_of_node);
@@ -146,6 +159,7 @@ static void fit(Plan *plan)
         plan->host = node;
         fit_devices(plan, &plan->device);
         fit_nodes(plan, &plan->host);
+        leave_as_the_run(&plan->host, h->host_bytes);
     } else {
         for (int s = 0; s < plan->grid.pp; s++)
             memory_add_host(&plan->stage[s].memory);
@@ -154,6 +168,17 @@ static void fit(Plan *plan)
     }
     fit_snapshot(plan, h->cuda ? &plan->host : &plan->device);
     plan->fits = plan->device.needed <= plan->device.room && plan->host.needed <= plan->host.room;
+}
+
+double plan_offloaded_share(const Plan *plan)
+{
+    return memory_offloaded_share(&plan->stage[plan->host.stage].memory);
+}
+
+double plan_offloaded_seconds(const Plan *plan)
+{
+    const MemoryPlan *m = &plan->stage[plan->host.stage].memory;
+    return plan->hardware.cuda ? (double)m->offloaded / plan->hardware.host_bandwidth : 0;
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
@@ -198,7 +223,7 @@ static void close_steps(Steps *steps)
     free(steps->two);
 }
 
-/* Returns what a step among others takes: the second of two. */
+/* Returns the time of one step among many: the second of two. */
 static StepTime second_step(const Plan *plan, const StagePlan *stage, const CostTraits *traits)
 {
     Steps s = open_steps(plan, stage, traits);
@@ -258,7 +283,8 @@ void plan_vary(Plan *plan)
                               .half_network = plan_seconds(plan, &half)};
 }
 
-/* The stage's own work may end with the step, or be the last only in the recorded part of it. */
+/* Returns the parts of the stage whose work ends last in the recorded part of the step. In the
+ * whole step another stage may end later, so `seconds` is set to the time of the whole step. */
 static StageTime step_parts(const Plan *plan)
 {
     StageTime step = plan->time.stage[plan->time.last];

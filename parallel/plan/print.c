@@ -1,12 +1,14 @@
 /* print.c -- prints a plan for people; see plan.h. */
 #include "parallel/plan/plan.h"
 
+#include "model/core/check.h"
 #include "model/core/figures.h"
 #include "model/core/terminal.h"
 #include "model/core/utf8.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { INDENT = 12, SHOWN_STAGES = 32 };
@@ -31,8 +33,8 @@ static Figure hours_text(double hours)
 
 /* ---- what is planned ------------------------------------------------------------------------- */
 
-/* A node has a fixed number of GPUs, but any number of ranks can run on one CPU, so for CPUs it is
- * said why there are several nodes. */
+/* A node has a fixed number of GPUs, but any number of ranks can run on one CPU. So for CPUs the
+ * line says why there are several nodes. */
 static void print_machine(const Plan *plan, const char *machine)
 {
     char several[160] = "";
@@ -81,19 +83,44 @@ static void print_grid(const Plan *plan)
          config_word(c, "activation_checkpointing.policy"));
 }
 
+/* Returns whether groups of `shard` data-parallel ranks are on several nodes. */
+static bool groups_are_spread(const Plan *plan, int shard)
+{
+    if (plan->nodes == 1) return false;
+    int *node = must_calloc((size_t)plan->ranks, sizeof *node);
+    for (int r = 0; r < plan->ranks; r++)
+        node[r] = r / plan->ranks_of_node;
+    bool spread = grid_shard_is_spread_over(node, plan->grid, shard);
+    free(node);
+    return spread;
+}
+
+/* Warns, as the run does, about shard groups that send between nodes in every micro-batch. */
+static void print_groups(const Plan *plan)
+{
+    int shard = config_shard(plan->config, plan->grid.dp);
+    if (shard == plan->grid.dp || !groups_are_spread(plan, shard)) return;
+    line("",
+         "warning: parallel.shard: groups of %d ranks are on several nodes; a size that divides "
+         "the data-parallel ranks of a node keeps their sums and gathers within it",
+         shard);
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static void print_room(const Plan *plan, const char *label, const PlanRoom *room, const char *whose)
 {
     int64_t left = room->room - room->needed;
-    char stage[32] = "";
+    char stage[32] = "", free_for[40] = "beside page-locked memory";
     if (plan->grid.pp > 1) snprintf(stage, sizeof stage, " of stage %d", room->stage);
-    line(label,
-         "%s by %s: %s%s needs %s of the %s that it may use (memory_margin %g: %s stay free)",
+    double margin = plan->config->memory_margin;
+    bool locked =
+        room == &plan->host && room->margin > (int64_t)(margin * (double)plan->hardware.host_bytes);
+    if (!locked) snprintf(free_for, sizeof free_for, "memory_margin %g", margin);
+    line(label, "%s by %s: %s%s needs %s of the %s that it may use (%s: %s stay free)",
          left >= 0 ? "FITS" : "MISSES", figure_bytes(left >= 0 ? (double)left : -(double)left).text,
          whose, stage, figure_bytes((double)room->needed).text,
-         figure_bytes((double)room->room).text, plan->config->memory_margin,
-         figure_bytes((double)room->margin).text);
+         figure_bytes((double)room->room).text, free_for, figure_bytes((double)room->margin).text);
 }
 
 /* The classes of a row; the sums of a node and its host memory are in the lines above. */
@@ -103,7 +130,7 @@ static const char *const class_name[CLASSES] = {"weights", "grads", "buffers", "
 
 static void print_stage(const MemoryPlan *m, int stage, double unit)
 {
-    /* Where the device's memory is the host's, all states are part of the total. */
+    /* If device memory is host memory, all states are part of the total. */
     size_t states = m->optimizer + (m->on_host ? m->offloaded : 0);
     const size_t parts[CLASSES] = {m->weights, m->gradients, m->buffers, states,  m->activations,
                                    m->scratch, m->other,     m->reserve, m->total};
@@ -113,17 +140,17 @@ static void print_stage(const MemoryPlan *m, int stage, double unit)
     puts("");
 }
 
-/* Says how much of the optimizer's states lies on the host; on a CPU, all memory is the host's. */
+/* Prints how much of the optimizer states is on the host; nothing on a CPU, where all memory is
+ * host memory. */
 static void print_states(const Plan *plan)
 {
     const MemoryPlan *m = &plan->stage[plan->host.stage].memory;
-    double share = memory_offloaded_share(m), rate = plan->hardware.host_bandwidth;
-    if (!plan->hardware.cuda || share == 0) return;
+    if (plan_offloaded_seconds(plan) == 0) return;
     line("",
-         "%s of them are page-locked for %.0f %% of the optimizer's states of a rank; each step "
+         "%s of them are page-locked, %s a rank, for %.0f %% of its optimizer's states; each step "
          "moves them in and out in %s or more",
-         figure_bytes((double)m->offloaded).text, 100 * share,
-         figure_seconds((double)m->offloaded / rate).text);
+         figure_bytes((double)plan->host.offloaded).text, figure_bytes((double)m->offloaded).text,
+         100 * plan_offloaded_share(plan), figure_seconds(plan_offloaded_seconds(plan)).text);
 }
 
 static void print_memory(const Plan *plan)
@@ -161,7 +188,7 @@ static void print_memory(const Plan *plan)
 /* ---- the wire -------------------------------------------------------------------------------- */
 
 /* Prints a row for each group, operation and dtype: the tensors of a rank's calls in a step
- * (comm.h), of the stage with the most bytes of them. */
+ * (comm.h), for the stage where these have the most bytes. */
 static void print_wire(const Plan *plan)
 {
     const char *label = "wire";
@@ -218,7 +245,7 @@ static void print_parts(const Plan *plan)
     print_part("saves, training waits", saves.written / steps, t->seconds);
 }
 
-/* Says how long a checkpoint takes, and how long training waits for it. */
+/* Prints how long a checkpoint takes, and how long training waits for it. */
 static void print_saves(const Plan *plan, double run)
 {
     PlanSaves saves = plan_saves(plan, plan->step.seconds);
@@ -279,6 +306,7 @@ void plan_print(const Plan *plan, const char *machine)
     print_machine(plan, machine);
     print_model(plan);
     print_grid(plan);
+    print_groups(plan);
     print_memory(plan);
     print_wire(plan);
     line("step", "predicted %s; %s to %s if kernels are %.0f %% and links %.0f %% faster or slower",
@@ -286,5 +314,8 @@ void plan_print(const Plan *plan, const char *machine)
          figure_seconds(plan->range.slow).text, 100 * (1 - traits.slow.product),
          100 * (1 - traits.slow.between));
     print_parts(plan);
+    if (plan->config->cuda.attention == ATTENTION_HOPPER)
+        line("", "attention counted at the machine's one rate, as with cuda.attention portable: no "
+                 "GPU has run the kernels for Hopper yet");
     print_run(plan);
 }

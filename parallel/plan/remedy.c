@@ -1,5 +1,5 @@
-/* remedy.c -- which part of the optimizer's states would have to lie on the host for a plan that
- * does not fit its GPUs, or their host; see plan.h. */
+/* remedy.c -- for a plan that does not fit its GPUs, or their host, finds which part of the
+ * optimizer states would have to be on the host; see plan.h. */
 #include "parallel/plan/plan.h"
 
 #include "model/core/check.h"
@@ -10,12 +10,18 @@
 
 enum { WHOLE = 100 };
 
-/* Returns the memory of the plan if so many hundredths of the states lie on the host. */
+Config plan_with_host(const Config *config, int hundredths)
+{
+    Config with = *config;
+    with.zero_optimization.offload_optimizer.device = OFFLOAD_CPU;
+    with.zero_optimization.offload_optimizer.ratio = hundredths / 100.0;
+    return with;
+}
+
+/* Returns the memory of the plan if so many hundredths of the states are on the host. */
 static Plan with_ratio(const Plan *plan, int hundredths)
 {
-    Config config = *plan->config;
-    config.zero_optimization.offload_optimizer.device = OFFLOAD_CPU;
-    config.zero_optimization.offload_optimizer.ratio = hundredths / 100.0;
+    const Config config = plan_with_host(plan->config, hundredths);
     return plan_memory(&config, &plan->hardware);
 }
 
@@ -24,8 +30,9 @@ static int64_t left(const PlanRoom *room)
     return room->room - room->needed;
 }
 
-/* Returns the largest ratio, from `low` to `high`, at which `device` is false and the host has
- * room, or the least at which the device has. Both fit at one end of the range. */
+/* Returns, in hundredths from `low` to `high`, the smallest ratio with which the device has room,
+ * or, if `device` is false, the largest with which the host has room. At one end of the range there
+ * is room. */
 static int bisect(const Plan *plan, int low, int high, bool device)
 {
     while (high - low > 1) {
@@ -37,7 +44,19 @@ static int bisect(const Plan *plan, int low, int high, bool device)
     return device ? high : low;
 }
 
-/* Says how to write the ratio. */
+int plan_least_host(const Config *config, const Hardware *hardware, int64_t *plans)
+{
+    const Plan plan = {.config = config, .hardware = *hardware}, none = with_ratio(&plan, 0);
+    *plans += 1;
+    if (left(&none.device) >= 0) return 0;
+    const Plan all = with_ratio(&plan, WHOLE);
+    *plans += 1;
+    if (left(&all.device) < 0) return WHOLE;
+    *plans += 7; /* a hundred is halved seven times */
+    return bisect(&plan, 0, WHOLE, true);
+}
+
+/* Writes the --set argument that sets the ratio. */
 static void write_ratio(const Plan *plan, int hundredths, char *out, size_t n)
 {
     static const char section[] = "zero_optimization.offload_optimizer";
@@ -49,7 +68,7 @@ static void write_ratio(const Plan *plan, int hundredths, char *out, size_t n)
         snprintf(out, n, "%s.device=cpu --set %s.ratio=%g", section, section, hundredths / 100.0);
 }
 
-/* Returns what leaves each rank fewer states, or "" if nothing does; the caller frees it. */
+/* Returns a hint that gives each rank fewer states, or "" if there is none; the caller frees it. */
 static char *smaller_states(const Plan *plan)
 {
     int ranks = plan->grid.dp;
@@ -68,7 +87,7 @@ void plan_find_remedy(Plan *plan)
     if (left(&all.device) < 0 || left(&none.host) < 0) return; /* something else is too large */
     int least = left(&none.device) >= 0 ? 0 : bisect(plan, 0, WHOLE, true),
         most = left(&all.host) >= 0 ? WHOLE : bisect(plan, 0, WHOLE, false);
-    bool lower = plan->device.needed <= plan->device.room; /* only the host has too much */
+    bool lower = plan->device.needed <= plan->device.room; /* only the host lacks memory */
     const Plan low = with_ratio(plan, most), high = with_ratio(plan, least);
     const Plan *named = lower ? &low : &high;
     write_ratio(plan, lower ? most : least, ratio, sizeof ratio);

@@ -42,7 +42,7 @@ static void add_if_legal(Layouts *to, const Candidate *base, const PlanLayout *l
     to->item[to->n++] = *layout;
 }
 
-/* Adds all layouts of a grid and a micro-batch. */
+/* Adds all layouts that have this grid and micro-batch. */
 static void add_ways(Layouts *to, const Candidate *base, PlanLayout layout)
 {
     int64_t dp = base->value[CANDIDATE_RANKS] / (layout.tensor * layout.pipeline);
@@ -55,7 +55,7 @@ static void add_ways(Layouts *to, const Candidate *base, PlanLayout layout)
             }
 }
 
-/* Returns whether a pipeline is tried with so many runs of layers a stage. */
+/* Returns whether a pipeline is tried with so many chunks per stage. */
 static bool is_tried(const Candidate *base, int64_t pipeline, int64_t chunks)
 {
     int64_t layers = (base->value[CANDIDATE_LAYERS] - 1) / pipeline + 1;
@@ -68,7 +68,7 @@ int64_t search_space(const Candidate *base, int64_t most_tensor, PlanLayout **ou
     enum { MOST_MICRO = 256 };
     Layouts all = {0};
     int64_t ranks = base->value[CANDIDATE_RANKS], layers = base->value[CANDIDATE_LAYERS];
-    PlanLayout l = {0};
+    PlanLayout l = {.host = HOST_GIVEN};
     for (l.tensor = 1; l.tensor <= min_i64(ranks, most_tensor); l.tensor++)
         for (l.pipeline = 1; l.pipeline <= min_i64(ranks / l.tensor, layers); l.pipeline++) {
             if (ranks % (l.tensor * l.pipeline) != 0) continue;
@@ -84,8 +84,8 @@ int64_t search_space(const Candidate *base, int64_t most_tensor, PlanLayout **ou
 
 typedef struct {
     double bound, guess;
-    int64_t number; /* in the space: the order of equals */
-    bool done;      /* planned, or beaten */
+    int64_t number; /* its number in the space, which orders prospects with equal guesses */
+    bool done;      /* planned, or left out because its bound is too long */
 } Prospect;
 
 static int compare_prospects(const void *x, const void *y)
@@ -126,8 +126,8 @@ static int choices_apart(const PlanLayout *a, const PlanLayout *b)
            (a->sequence_parallel != b->sequence_parallel);
 }
 
-/* Returns the first prospect that differs in one choice from one of the best, from the `from`-th to
- * the one before the `to`-th, and whose guess is not above `most`; -1: there is none. */
+/* Returns the first prospect whose guess is at most `most` and that differs in one choice from one
+ * of best[from..to); -1: there is none. */
 static int64_t first_neighbour(const PlanSearch *s, const Prospect *prospect, int64_t n,
                                const PlanLayout *layout, int from, int to, double most)
 {
@@ -137,8 +137,8 @@ static int64_t first_neighbour(const PlanSearch *s, const Prospect *prospect, in
     return -1;
 }
 
-/* Returns the number of the next prospect to plan, or -1; see search.h. So an error of the guess
- * costs less. `guess` is that of the best layout. */
+/* Returns the index of the next prospect to plan, or -1; see search.h. The order makes an error of
+ * the guess cost less. `guess` is the best layout's. */
 static int64_t next_prospect(const PlanSearch *s, const Prospect *prospect, int64_t n,
                              const PlanLayout *layout, double guess)
 {
@@ -160,7 +160,7 @@ PlanSearch search_layouts(const Candidate *base, int64_t most_tensor, const Sear
     PlanSearch s = {.ranks = base->value[CANDIDATE_RANKS]};
     PlanLayout *layout;
     int64_t n = 0, work = 0;
-    double guess = 0; /* of the best */
+    double guess = 0; /* of the best layout so far */
     s.space = search_space(base, most_tensor, &layout);
     Prospect *prospect = must_calloc((size_t)max_i64(s.space, 1), sizeof *prospect);
     for (int64_t i = 0; i < s.space; i++) {
@@ -172,7 +172,7 @@ PlanSearch search_layouts(const Candidate *base, int64_t most_tensor, const Sear
     s.misfits = s.space - n;
     qsort(prospect, (size_t)n, sizeof *prospect, compare_prospects);
     for (int64_t i; work < most && (i = next_prospect(&s, prospect, n, layout, guess)) >= 0;) {
-        const PlanLayout *next = &layout[prospect[i].number];
+        PlanLayout *next = &layout[prospect[i].number];
         prospect[i].done = true;
         if (is_beaten(&s, prospect[i].bound)) continue;
         s.planned++;

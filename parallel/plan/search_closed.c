@@ -14,8 +14,8 @@
 /* Sizes of a block on one rank. */
 typedef struct {
     int64_t rows, hidden, heads, qkv, width; /* rows of a micro-batch; columns of the products */
-    int64_t layers;                          /* of the stage that has the most, at least */
-    int64_t micros, dp, shard;               /* data-parallel ranks, and those of a shard group */
+    int64_t layers;                          /* at least so many on the stage that has the most */
+    int64_t micros, dp, shard;               /* data-parallel ranks, and ranks of a shard group */
 } BlockPart;
 
 static BlockPart part_of_block(const Config *c, const PlanLayout *l, int64_t ranks)
@@ -35,7 +35,7 @@ static BlockPart part_of_block(const Config *c, const PlanLayout *l, int64_t ran
                        .shard = l->zero > 0 && c->parallel.shard > 0 ? c->parallel.shard : dp};
 }
 
-/* Returns what products of this config do otherwise: those of f32 may be in TF32. */
+/* Returns the traits of products in this config: in f32 they may use TF32. */
 static CostTraits traits_of(const Config *c)
 {
     CostTraits traits = COST_OWN;
@@ -43,10 +43,10 @@ static CostTraits traits_of(const Config *c)
     return traits;
 }
 
-/* Returns the seconds of the products of a block for one micro-batch: forward, twice as many
- * backward, and those that are made again. A product in several parts takes longer. */
+/* Returns the seconds of the products of a block for one micro-batch: forward, or backward with
+ * recomputed ones. A product that is split into several parts takes longer. */
 static double block_seconds(const Config *c, const Hardware *h, const PlanLayout *l,
-                            const BlockPart *b)
+                            const BlockPart *b, bool backward)
 {
     DType dtype = config_dtype(c);
     const CostTraits traits = traits_of(c);
@@ -56,18 +56,11 @@ static double block_seconds(const Config *c, const Hardware *h, const PlanLayout
                    cost_product(h, &traits, dtype, b->rows, b->width, b->hidden, 0);
     double down =
         cost_product(h, &traits, dtype, b->rows, b->hidden, b->width / (gated ? 2 : 1), 0);
-    return 3 * (again + down) + (l->recompute == RECOMPUTE_FULL ? again : 0);
+    if (!backward) return again + down;
+    return 2 * (again + down) + (l->recompute == RECOMPUTE_FULL ? again : 0);
 }
 
-/* The stage with the most blocks computes all their products in turn. */
-double plan_least_seconds(const Config *config, const Hardware *hardware, const PlanLayout *layout,
-                          int64_t ranks)
-{
-    BlockPart b = part_of_block(config, layout, ranks);
-    return (double)(b.layers * b.micros) * block_seconds(config, hardware, layout, &b);
-}
-
-/* Returns the bytes of an element's optimizer states. */
+/* Returns the bytes of optimizer states per element. */
 static double slot_bytes(const Config *c)
 {
     DType storage = config_dtype(c);
@@ -78,8 +71,8 @@ static double slot_bytes(const Config *c)
     return (double)bytes;
 }
 
-/* Returns the share of the states that lies on the device. Whole shards of them do, so it may be as
- * little as none. */
+/* Returns the share of the states that is on the device. `least`: the smallest possible share,
+ * none, because only whole shards are on the device. */
 static double states_on_device(const Config *c, bool least)
 {
     const OffloadConfig *offload = &c->zero_optimization.offload_optimizer;
@@ -87,7 +80,16 @@ static double states_on_device(const Config *c, bool least)
     return least ? 0 : 1 - offload->ratio;
 }
 
-/* Returns the bytes of weights, gradients and, in this share, optimizer states per element of a
+/* Returns the seconds in which a step moves the states of so many elements over the link to the
+ * host, both ways at once. */
+static double linked(const Config *c, const Hardware *h, const PlanLayout *l, const BlockPart *b,
+                     double elements)
+{
+    if (!h->cuda) return 0;
+    return elements * slot_bytes(c) / (l->zero > 0 ? (double)b->dp : 1) / h->host_bandwidth;
+}
+
+/* Returns the bytes of weights, gradients and the given share of optimizer states per element of a
  * block: weights and gradients are divided in each shard group, optimizer states among all
  * data-parallel ranks. */
 static double state_bytes(const Config *c, const PlanLayout *l, const BlockPart *b, double share)
@@ -115,7 +117,24 @@ static double weights_of(const Config *c, const BlockPart *b)
     return (double)b->hidden * (double)(b->qkv + b->heads + b->width + down);
 }
 
-/* The stage with the most blocks has their states, and keeps what one micro-batch leaves there. */
+/* The stage with the most blocks computes all their products in turn. If all states are on the
+ * host, the states of a step have crossed the link before the backward passes of the next step
+ * begin. */
+double plan_least_seconds(const Config *config, const Hardware *hardware, const PlanLayout *layout,
+                          int64_t ranks)
+{
+    const OffloadConfig *offload = &config->zero_optimization.offload_optimizer;
+    BlockPart b = part_of_block(config, layout, ranks);
+    double blocks = (double)(b.layers * b.micros),
+           forward = blocks * block_seconds(config, hardware, layout, &b, false),
+           backward = blocks * block_seconds(config, hardware, layout, &b, true), states = 0;
+    if (offload->device == OFFLOAD_CPU && offload->ratio == 1)
+        states = linked(config, hardware, layout, &b, (double)b.layers * weights_of(config, &b));
+    return fmax(forward, states) + backward;
+}
+
+/* The stage with the most blocks has their states, and the activations that one micro-batch keeps
+ * in them. */
 double plan_least_bytes(const Config *config, const PlanLayout *layout, int64_t ranks)
 {
     BlockPart b = part_of_block(config, layout, ranks);
@@ -136,9 +155,9 @@ bool plan_gathers_pairs(const Config *config, const PlanLayout *layout, int64_t 
 
 /* ---- estimates ------------------------------------------------------------------------------- */
 
-/* What is estimated of a layout, in seconds. */
+/* The estimated times of a layout, in seconds. */
 typedef struct {
-    double forward, backward; /* of a block for one micro-batch, with what is made again */
+    double forward, backward; /* of a block for one micro-batch, with recomputation */
     double head;              /* of the loss and its products for one micro-batch, both ways */
     double message;           /* from a stage to the next */
 } Parts;
@@ -151,7 +170,7 @@ static double product(const Config *c, const Hardware *h, int64_t m, int64_t n, 
                         (m * n + n * k + m * k) * (int64_t)dtype_size(dtype));
 }
 
-/* Returns the seconds of so many kernels that move so many bytes together. */
+/* Returns the seconds of so many kernels that move so many bytes in total. */
 static double moved(const Hardware *h, int kernels, double bytes)
 {
     return kernels * h->launch + bytes / (h->memory_bandwidth * h->memory_efficiency);
@@ -216,8 +235,8 @@ static Parts parts_of(const Config *c, const Hardware *h, const PlanLayout *l, c
     return p;
 }
 
-/* Returns the seconds of the busiest stage for one micro-batch. The program gives the run with the
- * head fewer blocks if it has enough of them, and later runs more than earlier ones. */
+/* Returns the seconds of the busiest stage for one micro-batch. If there are enough blocks, the
+ * chunk with the head gets fewer of them, and later chunks get more than earlier ones. */
 static double stage_seconds(const Config *c, const PlanLayout *l, const Parts *p)
 {
     double block = p->forward + p->backward, head = p->head / block, busiest = 0;
@@ -238,6 +257,29 @@ static double stage_seconds(const Config *c, const PlanLayout *l, const Parts *p
     return busiest * block;
 }
 
+/* Returns the seconds for which forward passes of the first stage wait for the updates of the step
+ * before, whose states cross the link unit by unit, in the order of use. States that are used first
+ * are on the device. A chunk begins when the one before it has computed as many micro-batches as
+ * there are stages. */
+static double exposed_states(const Config *c, const Hardware *h, const PlanLayout *l,
+                             const BlockPart *b, const Parts *p)
+{
+    double block = weights_of(c, b),
+           table = (double)c->model.vocab_size * (double)b->hidden / (double)l->tensor,
+           of_device = states_on_device(c, false) * (table + (double)b->layers * block),
+           updated = 0, late = 0, run = (double)b->layers / (double)l->chunks * p->forward;
+    int64_t turns = min_i64(l->pipeline, b->micros);
+    for (int64_t unit = -1; unit < b->layers; unit++) {
+        double size = unit < 0 ? table : block, moved = fmax(0, size - of_device);
+        int64_t done = max_i64(unit, 0) * l->chunks / b->layers; /* number of chunks */
+        double begin = (double)max_i64(unit, 0) * p->forward + (double)(done * (turns - 1)) * run;
+        of_device = fmax(0, of_device - size);
+        updated += linked(c, h, l, b, moved);
+        if (moved > 0) late = fmax(late, updated - begin);
+    }
+    return late;
+}
+
 /* Returns the seconds of the data-parallel ranks' collectives that computation does not hide, and
  * of the optimizer. */
 static double update_seconds(const Config *c, const Hardware *h, const PlanLayout *l,
@@ -251,8 +293,10 @@ static double update_seconds(const Config *c, const Hardware *h, const PlanLayou
                      between = {.size = (int)(b->dp / b->shard),
                                 .stride = l->tensor * (int)b->shard};
     double share = l->zero > 0 ? dp : 1;
-    double seconds = moved(h, 20, parameters / share * (6 * grad + 2 * size));
-    if (b->dp == 1) return seconds;
+    double states = states_on_device(c, false),
+           late = states < 1 ? exposed_states(c, h, l, b, p) : 0;
+    double seconds = moved(h, 20, parameters / share * ((1 + 5 * states) * grad + 2 * size));
+    if (b->dp == 1) return seconds + late;
     double gather =
                cost_collective(h, &COST_OWN, COMM_ALL_GATHER, (int64_t)(parameters * size), &group),
            scatter = cost_collective(h, &COST_OWN, COMM_REDUCE_SCATTER,
@@ -269,14 +313,16 @@ static double update_seconds(const Config *c, const Hardware *h, const PlanLayou
                        layers;
     double forward = layers * p->forward, backward = layers * p->backward,
            micros = (double)b->micros;
-    if (l->zero == 0) return seconds + fmax(sum - backward / (double)l->chunks, sum / layers);
+    if (l->zero == 0)
+        return seconds + late + fmax(sum - backward / (double)l->chunks, sum / layers);
+    /* A unit is gathered when it is updated, during the updates of the next units. */
     if (l->zero == 1)
         return seconds + fmax(scatter - backward / (double)l->chunks, scatter / layers) +
-               fmax(gather - forward / (double)l->chunks, gather / layers);
-    double late = fmax(scatter - backward, 0.1 * scatter) * micros;
-    if (l->zero == 2) return seconds + late + fmax(gather - forward, gather / layers);
+               fmax(gather - forward / (double)l->chunks, gather / layers + late);
+    seconds += fmax(scatter - backward, 0.1 * scatter) * micros;
+    if (l->zero == 2) return seconds + fmax(gather - forward, gather / layers + late);
     /* Gathers for forward and for backward share their stream with the sums, which delay them. */
-    return seconds + late + 2 * gather * micros;
+    return seconds + fmax(0, late - gather) + 2 * gather * micros;
 }
 
 double plan_estimate_seconds(const Config *config, const Hardware *hardware,
@@ -288,8 +334,8 @@ double plan_estimate_seconds(const Config *config, const Hardware *hardware,
            even = (double)config->model.num_layers / stages * (p.forward + p.backward);
     double micros = (double)b.micros, runs = (double)layout->chunks, waits = stages - 1,
            sent = micros * runs * p.message;
-    /* A run of layers has to wait for the same micro-batch in the run before it, which all stages
-     * compute in turn. */
+    /* A chunk has to wait for the same micro-batch in the chunk before it, which all stages compute
+     * in turn. */
     if (layout->chunks > 1 && micros < stages) {
         waits = micros - 1;
         micros = stages;

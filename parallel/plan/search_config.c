@@ -11,22 +11,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Work is counted in nodes of graphs that are recorded. What is planned without them, a config that
- * is read and stages that are laid out, takes about as long as so many nodes. */
+/* Work is counted in graph nodes that are recorded. Reading a config, and laying out a stage, each
+ * take about as long as recording so many nodes. */
 enum { MOST_WORK = 14000000, WORK_OF_CONFIG = 1500, WORK_OF_STAGE = 1500 };
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
 typedef struct {
     const SearchSource *source;
-    const Config *config;  /* as given, settled for this hardware */
-    const Config *bounded; /* the same for the closed forms */
+    const Config *config; /* as given, settled for this hardware */
+    Config bounded;       /* the same for the closed forms */
     Hardware hardware, rank;
     int64_t ranks;
-    double room; /* bytes of device memory of a rank; of a node, divided by its ranks */
+    double room;  /* bytes of device memory per rank; on CPUs, a node's memory divided by its
+                   * ranks */
+    bool on_host; /* each layout gets the smallest part of the states on the host
+                   * (PlanLayout.host) */
 } Search;
 
-/* Reads the config with these further --set; NULL, and the first error in `err`, if it has any. */
+/* Reads the config with these additional --set arguments. Returns NULL and writes the first error
+ * to `err` if it has any. */
 static const Config *read_config(const SearchSource *source, int64_t world,
                                  const Hardware *hardware, const StringList *more, char *err,
                                  size_t n)
@@ -72,6 +76,20 @@ const char *plan_policy_word(const Config *config, const PlanLayout *layout)
     return config_word(&with, "activation_checkpointing.policy");
 }
 
+/* Adds the setting for where the layout has the optimizer states, if the search has chosen that. */
+static void add_host(const Config *config, const PlanLayout *layout, StringList *out)
+{
+    static const char device[] = "zero_optimization.offload_optimizer.device",
+                      ratio[] = "zero_optimization.offload_optimizer.ratio";
+    bool on = config->zero_optimization.offload_optimizer.device == OFFLOAD_CPU;
+    char text[32];
+    if (layout->host == HOST_GIVEN || (!on && layout->host == 0)) return;
+    if (!on) add_set(out, device, "cpu");
+    snprintf(text, sizeof text, "%g", layout->host / 100.0);
+    if (config->zero_optimization.offload_optimizer.ratio != layout->host / 100.0)
+        add_set(out, ratio, text);
+}
+
 void plan_layout_sets(const Config *config, const PlanLayout *layout, StringList *out)
 {
     static const char *const dropped[] = {"parallel.data", "parallel.schedule",
@@ -92,6 +110,7 @@ void plan_layout_sets(const Config *config, const PlanLayout *layout, StringList
         snprintf(text, sizeof text, "%lld", (long long)numbers[i].value);
         add_set(out, numbers[i].key, text);
     }
+    add_host(config, layout, out);
     if (config->parallel.sequence_parallel != layout->sequence_parallel)
         add_set(out, "parallel.sequence_parallel", layout->sequence_parallel ? "true" : "false");
     if (config->activation_checkpointing.policy != layout->recompute)
@@ -108,7 +127,7 @@ static const Config *config_of(const Search *s, const PlanLayout *layout)
     plan_layout_sets(s->config, layout, &sets);
     const Config *read = read_config(s->source, s->ranks, &s->hardware, &sets, err, sizeof err);
     CHECK(read != NULL, "a legal layout is refused: %s", err);
-    /* The vocabulary was found for the config as given, and is that of all layouts. */
+    /* The vocabulary size was found for the config as given, and is the same for all layouts. */
     const ConfigFacts facts = {.vocab_size = s->config->model.vocab_size,
                                .known = &s->hardware.device};
     const Config *config = config_settle(read, &facts, err, sizeof err);
@@ -117,18 +136,29 @@ static const Config *config_of(const Search *s, const PlanLayout *layout)
     return config;
 }
 
-static double planned_seconds(void *context, const PlanLayout *layout, int64_t *work)
+/* Returns the config with the states where the layout has them. If the search decides where that
+ * is, this function does it. The result shares the strings of `config`. */
+static Config with_states(const Search *s, const Config *config, PlanLayout *layout, int64_t *work)
+{
+    int64_t plans = 0;
+    if (!s->on_host) return *config;
+    layout->host = plan_least_host(config, &s->hardware, &plans);
+    *work += plans * WORK_OF_STAGE * layout->pipeline;
+    return plan_with_host(config, layout->host);
+}
+
+static double planned_seconds(void *context, PlanLayout *layout, int64_t *work)
 {
     const Search *s = context;
-    const Config *config = config_of(s, layout);
-    double seconds = plan_seconds_if_fits(config, &s->hardware, work);
+    const Config *config = config_of(s, layout), with = with_states(s, config, layout, work);
+    double seconds = plan_seconds_if_fits(&with, &s->hardware, work);
     *work += WORK_OF_CONFIG + WORK_OF_STAGE * layout->pipeline;
     config_free(config);
     return seconds;
 }
 
-/* Finds what is nearest, if nothing was found. A search that ended before all layouts were planned
- * may have left out one that fits. */
+/* Finds the nearest alternative, if nothing was found. A search that ended before all layouts were
+ * planned may have left out one that fits. */
 static void find_nearest(Search *s, const Candidate *base, PlanSearch *out)
 {
     int64_t most_tensor = s->hardware.devices_per_node, work = 0;
@@ -136,9 +166,10 @@ static void find_nearest(Search *s, const Candidate *base, PlanSearch *out)
         out->nearest = search_nearest(base, most_tensor);
         return;
     }
-    PlanLayout smallest = search_smallest(s->bounded, base, most_tensor);
-    const Config *config = config_of(s, &smallest);
-    const Plan plan = plan_memory(config, &s->hardware);
+    const Config all = plan_with_host(&s->bounded, 100);
+    PlanLayout smallest = search_smallest(s->on_host ? &all : &s->bounded, base, most_tensor);
+    const Config *config = config_of(s, &smallest), with = with_states(s, config, &smallest, &work);
+    const Plan plan = plan_memory(&with, &s->hardware);
     config_free(config);
     if (plan.fits) {
         out->best[out->found] = smallest;
@@ -158,17 +189,25 @@ static void find_nearest(Search *s, const Candidate *base, PlanSearch *out)
 static double bound_of(void *context, const PlanLayout *layout)
 {
     const Search *s = context;
-    if (!plan_gathers_pairs(s->bounded, layout, s->ranks)) return INFINITY;
-    if (plan_least_bytes(s->bounded, layout, s->ranks) > s->room) return INFINITY;
-    return plan_least_seconds(s->bounded, &s->rank, layout, s->ranks);
+    if (!plan_gathers_pairs(&s->bounded, layout, s->ranks)) return INFINITY;
+    if (plan_least_bytes(&s->bounded, layout, s->ranks) > s->room) return INFINITY;
+    return plan_least_seconds(&s->bounded, &s->rank, layout, s->ranks);
 }
 
-/* A layout that seems not to fit comes last. */
+/* A layout that does not fit by the estimate comes last. */
 static double guess_of(void *context, const PlanLayout *layout)
 {
     const Search *s = context;
-    double seconds = plan_estimate_seconds(s->bounded, &s->rank, layout, s->ranks);
-    return plan_estimate_bytes(s->bounded, layout, s->ranks) > s->room ? 1e3 * seconds : seconds;
+    double bytes = plan_estimate_bytes(&s->bounded, layout, s->ranks);
+    if (!s->on_host || bytes <= s->room) {
+        double seconds = plan_estimate_seconds(&s->bounded, &s->rank, layout, s->ranks);
+        return bytes > s->room ? 1e3 * seconds : seconds;
+    }
+    Config with = plan_with_host(&s->bounded, 100);
+    double least = plan_estimate_bytes(&with, layout, s->ranks);
+    with.zero_optimization.offload_optimizer.ratio = fmin(1, (bytes - s->room) / (bytes - least));
+    double seconds = plan_estimate_seconds(&with, &s->rank, layout, s->ranks);
+    return least > s->room ? 1e3 * seconds : seconds;
 }
 
 /* Returns whether one of the settings "key=value" in `sets` is for the key of `set`. */
@@ -199,7 +238,7 @@ void plan_search_sets(const PlanSearch *search, const Config *settled, const Pla
     string_list_free(&own);
 }
 
-/* A grid that every config can have on some number of ranks. */
+/* The grid that every config can have, on some number of ranks. */
 static const char *const smallest_grid[] = {"parallel.tensor=1",
                                             "parallel.pipeline=1",
                                             "parallel.pipeline_chunks=1",
@@ -210,9 +249,10 @@ static const char *const smallest_grid[] = {"parallel.tensor=1",
                                             "train_micro_batch_size_per_gpu=1",
                                             "gradient_accumulation_steps=null"};
 
-/* Reads the config as given. If its own grid does not fit the ranks, reads it for any number of
- * them, and if it fits none, with the smallest grid, as the search replaces it. Then the batch must
- * not follow from the grid. Writes the --set to *sets. */
+/* Reads the config as given. If its own grid does not fit the number of ranks, reads it for any
+ * number of ranks, and if the grid fits none, with the smallest grid; the search replaces the grid
+ * anyway. In these cases the batch must not be derived from the grid. Writes the --set arguments to
+ * *sets. */
 static const Config *read_given(const SearchSource *source, const Hardware *hardware,
                                 StringList *sets, char *err, size_t n)
 {
@@ -241,6 +281,56 @@ static const Config *read_given(const SearchSource *source, const Hardware *hard
     return given;
 }
 
+/* What decides where the optimizer states are. */
+typedef enum {
+    OFFLOAD_GIVEN,     /* the config */
+    OFFLOAD_IF_NEEDED, /* the search, if no layout fits with the config's own setting */
+    OFFLOAD_CHOSEN     /* the search, because the config offloads states but gives no ratio */
+} OffloadChoice;
+
+static OffloadChoice choice_of(const Config *config, const Hardware *hardware)
+{
+    static const char device[] = "zero_optimization.offload_optimizer.device",
+                      ratio[] = "zero_optimization.offload_optimizer.ratio";
+    if (!hardware->cuda || origin_is_given(config, ratio)) return OFFLOAD_GIVEN;
+    if (config->zero_optimization.offload_optimizer.device == OFFLOAD_CPU) return OFFLOAD_CHOSEN;
+    return origin_is_given(config, device) ? OFFLOAD_GIVEN : OFFLOAD_IF_NEEDED;
+}
+
+/* Opens the search of a settled config. The closed forms use another copy of it, `bounded`: where
+ * the reader may ignore shard groups, there is one group of all data-parallel ranks, whose parts
+ * are the smallest; and on CPUs, all states are in the one memory. */
+static Search open_search(const SearchSource *source, const Config *config, const Candidate *base,
+                          const Hardware *hardware, int64_t ranks)
+{
+    int64_t on_node = min_i64(ranks, hardware->devices_per_node);
+    Search s = {.source = source,
+                .config = config,
+                .bounded = *config,
+                .hardware = *hardware,
+                .rank = hardware_of_rank(hardware, ranks),
+                .ranks = ranks,
+                .room = hardware->cuda ? (double)hardware->device.bytes
+                                       : (double)hardware->host_bytes / (double)on_node};
+    s.bounded.parallel.shard = base->value[CANDIDATE_SHARD];
+    if (!hardware->cuda) s.bounded.zero_optimization.offload_optimizer.device = OFFLOAD_NONE;
+    s.room *= 1 - config->memory_margin;
+    return s;
+}
+
+/* Searches with the optimizer states where the config has them or, if on_host, where each layout
+ * needs them. In the latter case the closed forms begin with no states on the host. */
+static PlanSearch run_search(Search *s, const Candidate *base, bool on_host, int64_t most)
+{
+    const SearchCosts costs = {planned_seconds, bound_of, guess_of, s};
+    s->on_host = on_host;
+    if (on_host) s->bounded = plan_with_host(&s->bounded, 0);
+    PlanSearch found = search_layouts(base, s->hardware.devices_per_node, &costs, most);
+    found.on_host = on_host;
+    if (found.found == 0) find_nearest(s, base, &found);
+    return found;
+}
+
 void plan_search_free(PlanSearch *search)
 {
     string_list_free(&search->sets);
@@ -260,28 +350,18 @@ bool plan_search(const SearchSource *source, const Hardware *hardware, PlanSearc
         string_list_free(&sets);
         return false;
     }
-    /* What the closed forms take from the config: where the reader may leave shard groups out they
-     * are all data-parallel ranks, whose parts are the smallest; and a CPU's memory has all
-     * states. */
-    Config bounded = *config;
-    bounded.parallel.shard = base.value[CANDIDATE_SHARD];
-    if (!hardware->cuda) bounded.zero_optimization.offload_optimizer.device = OFFLOAD_NONE;
     const SearchSource read = {source->path, sets.count, (const char *const *)sets.item, ranks, 0};
-    int64_t on_node = min_i64(ranks, hardware->devices_per_node);
-    Search s = {.source = &read,
-                .config = config,
-                .bounded = &bounded,
-                .hardware = *hardware,
-                .rank = hardware_of_rank(hardware, ranks),
-                .ranks = ranks,
-                .room = hardware->cuda ? (double)hardware->device.bytes
-                                       : (double)hardware->host_bytes / (double)on_node};
-    s.room *= 1 - config->memory_margin;
-    const SearchCosts costs = {planned_seconds, bound_of, guess_of, &s};
-    *out = search_layouts(&base, hardware->devices_per_node, &costs,
-                          source->work > 0 ? source->work : MOST_WORK);
+    Search s = open_search(&read, config, &base, hardware, ranks);
+    int64_t most = source->work > 0 ? source->work : MOST_WORK;
+    const OffloadChoice choice = choice_of(config, hardware);
+    *out = run_search(&s, &base, choice == OFFLOAD_CHOSEN, most);
+    if (out->found == 0 && out->space > 0 && choice == OFFLOAD_IF_NEEDED) {
+        bool untried = out->left > 0;
+        *out = run_search(&s, &base, true, most);
+        out->misses = true;
+        out->untried = untried;
+    }
     out->sets = sets;
-    if (out->found == 0) find_nearest(&s, &base, out);
     *settled = config;
     return true;
 }

@@ -1,4 +1,5 @@
-/* search_none.c -- says why a search finds nothing, and what would come nearest; see search.h. */
+/* search_none.c -- says why a search finds nothing, and finds the nearest alternative; see
+ * search.h. */
 #include "parallel/plan/search.h"
 
 #include "model/core/check.h"
@@ -13,8 +14,8 @@
 
 /* ---- no layout is legal ---------------------------------------------------------------------- */
 
-/* Moves to the next grid of so many ranks, in the order of search_space; the first one after {0}.
- * Returns false after the last. */
+/* Moves to the next grid for the candidate's number of ranks, in the order of search_space; from
+ * {0} to the first one. Returns false after the last. */
 static bool next_grid(const Candidate *base, int64_t most_tensor, PlanLayout *l)
 {
     int64_t ranks = base->value[CANDIDATE_RANKS], layers = base->value[CANDIDATE_LAYERS];
@@ -25,8 +26,8 @@ static bool next_grid(const Candidate *base, int64_t most_tensor, PlanLayout *l)
     return false;
 }
 
-/* Returns whether so many ranks have a legal layout: a grid of theirs has one with one chunk, rows
- * of one sequence, and ZeRO stage 0, or has none. */
+/* Returns whether so many ranks have a legal layout. If a grid has any, the one with one chunk,
+ * micro-batches of one sequence and ZeRO stage 0 is legal. */
 static bool have_legal(const Candidate *base, int64_t ranks, int64_t most_tensor)
 {
     Candidate c = *base;
@@ -43,8 +44,9 @@ SearchNearest search_nearest(const Candidate *base, int64_t most_tensor)
     PlanLayout l = {0};
     double least = INFINITY;
     int64_t ranks = base->value[CANDIDATE_RANKS], batch = base->value[CANDIDATE_BATCH];
-    /* The batch is the one rule that some grid does not keep: one rank a copy of the model keeps
-     * all others. Of equals the last has the most tensor-parallel ranks. */
+    /* Only the rule for the batch can exclude all grids: the one with one rank per copy of the
+     * model keeps all other rules. Of equal ratios the last is taken, which has the most
+     * tensor-parallel ranks. */
     while (next_grid(base, most_tensor, &l)) {
         if (!search_legal(base, &l, ALL_RULES & ~RULE_BIT(RULE_BATCH))) continue;
         int64_t dp = ranks / (l.tensor * l.pipeline), below = batch / dp * dp, above = below + dp;
@@ -105,10 +107,13 @@ char *plan_search_nothing(const PlanSearch *s, const Config *settled)
             figure_of(near->dp, "data-parallel rank").text,
             either(near->batch, batch, sizeof batch), either(near->ranks, ranks, sizeof ranks));
     return text_format(
-        "no layout%s fits into memory; the smallest by an estimate, %s with ZeRO stage %lld, needs "
+        "no layout%s fits into memory%s; the smallest by an estimate, %s with ZeRO stage %lld, "
+        "needs "
         "%s of the %s that %s may use (memory_margin %g); write a larger --world, or make the "
         "batch or the model smaller",
-        s->left > 0 ? " that was planned" : "", grid, (long long)near->layout.zero,
-        figure_bytes((double)near->needed).text, figure_bytes((double)near->room).text,
-        near->of_node ? "a node" : "a rank", settled->memory_margin);
+        s->left > 0 ? " that was planned" : "",
+        s->on_host ? ", with states of the optimizer on the host neither" : "", grid,
+        (long long)near->layout.zero, figure_bytes((double)near->needed).text,
+        figure_bytes((double)near->room).text, near->of_node ? "a node" : "a rank",
+        settled->memory_margin);
 }

@@ -52,6 +52,29 @@ static void print_space(const PlanSearch *s)
     free(text);
 }
 
+/* Prints where the optimizer states are, if the search decides that. */
+static void print_states(const PlanSearch *s)
+{
+    if (!s->on_host) return;
+    char why[96] = "";
+    if (s->misses)
+        snprintf(why, sizeof why, "no layout%s fits with all states on the GPUs, so ",
+                 s->untried ? " that was planned" : "");
+    char *text = text_format("%seach layout has the least part of the optimizer's states on the "
+                             "host with which it fits",
+                             why);
+    terminal_field(stdout, "states", text, INDENT);
+    free(text);
+}
+
+/* Returns which fraction of the optimizer states a layout has on the host. */
+static double host_ratio(const Config *config, const PlanLayout *layout)
+{
+    const OffloadConfig *given = &config->zero_optimization.offload_optimizer;
+    if (layout->host != HOST_GIVEN) return layout->host / 100.0;
+    return given->device == OFFLOAD_CPU ? given->ratio : 0;
+}
+
 void plan_search_print(const PlanSearch *search, const SearchSource *source, const Config *settled,
                        const Hardware *hardware, const char *machine)
 {
@@ -61,6 +84,7 @@ void plan_search_print(const PlanSearch *search, const SearchSource *source, con
              source->path, figure_of(search->ranks, "rank").text, hardware->name);
     terminal_field(stdout, "search", text, INDENT);
     if (search->space > 0) print_space(search);
+    if (search->space > 0) print_states(search);
     if (search->found == 0) {
         char *nothing = plan_search_nothing(search, settled);
         terminal_field(stdout, "none", nothing, INDENT);
@@ -69,9 +93,13 @@ void plan_search_print(const PlanSearch *search, const SearchSource *source, con
     for (int i = 0; i < search->found; i++) {
         StringList sets = {0};
         plan_search_sets(search, settled, &search->best[i], &sets);
-        printf("%2d. predicted %s a step, %s tokens/s\n", i + 1,
+        double host = host_ratio(settled, &search->best[i]);
+        char states[64] = "";
+        if (host > 0)
+            snprintf(states, sizeof states, "; %.0f %% of the states on the host", 100 * host);
+        printf("%2d. predicted %s a step, %s tokens/s%s\n", i + 1,
                figure_seconds(search->seconds[i]).text,
-               figure_short(tokens / search->seconds[i]).text);
+               figure_short(tokens / search->seconds[i]).text, states);
         print_command(source, machine, &sets);
         string_list_free(&sets);
     }
@@ -86,9 +114,10 @@ static void print_layout(const Config *settled, const PlanLayout *l, double seco
     printf(
         "    {\"tp\": %lld, \"pp\": %lld, \"pipeline_chunks\": %lld, \"micro_batch_size\": %lld, "
         "\"zero_stage\": %lld, \"recompute\": \"%s\", \"sequence_parallel\": %s,\n"
-        "     \"predicted\": {\"step_seconds\": ",
+        "     \"offload_ratio\": %g, \"predicted\": {\"step_seconds\": ",
         (long long)l->tensor, (long long)l->pipeline, (long long)l->chunks, (long long)l->micro,
-        (long long)l->zero, plan_policy_word(settled, l), l->sequence_parallel ? "true" : "false");
+        (long long)l->zero, plan_policy_word(settled, l), l->sequence_parallel ? "true" : "false",
+        host_ratio(settled, l));
     json_print_number(stdout, seconds);
     printf(", \"tokens_per_second\": ");
     json_print_number(stdout, tokens / seconds);

@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A model that reads its text more often than this memorizes it. */
+/* A model that makes more passes over its text than this memorizes it. */
 static const double many_passes = 10;
 
 /* Formats a number of passes over the data: "less than 0.01", "0.25", "1", "2.1". */
@@ -28,7 +28,7 @@ static Figure passes_text(double passes)
     return passes < 0.01 ? (Figure){"less than 0.01"} : f;
 }
 
-/* Warns that the run reads its text too often. Says at which step ten passes end or, if a single
+/* Warns that the run reads its text too often. Prints at which step ten passes end or, if a single
  * step is more than ten passes, which batch key to lower. `step` and `there` are the tokens of a
  * step and of the data. */
 static void warn_of_passes(const Config *c, double step, double there, double passes)
@@ -51,8 +51,8 @@ static void warn_of_passes(const Config *c, double step, double there, double pa
                 figure_count(there).text, figure_count(passes).text, help);
 }
 
-/* Prints how many tokens a step and the whole run read, and how many passes over the data that is.
- */
+/* Prints how many tokens a step and the whole run read, and how many passes over the data these
+ * are. */
 static void print_batch(const Config *c, const DataSet *data)
 {
     double step = (double)step_tokens(c);
@@ -77,7 +77,7 @@ static void print_batch(const Config *c, const DataSet *data)
 }
 
 /* Describes the learning rates of the run in text[0..n) and returns `text`: the highest, and the
- * last one if it is lower. In long runs only some steps are looked at. */
+ * last one if it is lower. In long runs only some steps are examined. */
 static char *learning_rates_text(const Config *c, char *text, size_t n)
 {
     enum { MOST_LOOKS = 100000 };
@@ -169,7 +169,7 @@ void run_plan(Run *run)
     run->work.progress = progress_begin();
     if (run->lead) memory_check_step(c);
     if (run->lead) run_check_schedules(c);
-    /* The value before any rank of this machine allocated memory. */
+    /* The available memory before any rank of this machine allocated some. */
     machines_share(run->world, &host, sizeof host);
     bool good = trainer_open(&run->trainer, c, run->world, err, sizeof err);
     run_require(run, good, EXIT_UNAVAILABLE, err, sizeof err);
@@ -212,8 +212,10 @@ void run_plan(Run *run)
     /* Each rank checks its own device. The message is that of the lowest rank whose device is too
      * small. */
     good = memory_fits(&run->plan, &room, c, NULL, err, sizeof err);
-    if (!good) {
+    /* A ratio applies to all ranks, so each rank states what it would hold with each ratio. */
+    if (control_max(run->world, !good) != 0) {
         MemoryRatios ratios = memory_ratios(&run->trainer);
+        ratios = memory_ratios_of_ranks(run->world, &ratios, room.device ? gpus_number(dev) : 0);
         memory_fits(&run->plan, &room, c, &ratios, err, sizeof err);
     }
     run_require(run, good, EXIT_NO_MEMORY, err, sizeof err);

@@ -17,8 +17,8 @@ shown() {
     check "plan: $name is planned" test $? -eq 0
     "$TRAIN" plan "$@" --json >json 2>err
     check "plan: $name is planned as JSON" test $? -eq 0
-    check "plan: $name: the JSON is JSON" python3 -m json.tool json /dev/null
-    check "plan: $name: its text and its JSON say the same" python3 - <<'EOF'
+    check "plan: $name: the JSON is valid" python3 -m json.tool json /dev/null
+    check "plan: $name: its text and its JSON have the same numbers" python3 - <<'EOF'
 import json, re
 plan, text = json.load(open("json")), " ".join(open("text").read().split())
 predicted, memory = plan["predicted"], plan["memory"]
@@ -64,7 +64,9 @@ for stage in predicted["stages"]:
     assert stage.keys() - {"stage"} == parts.keys() - waits.keys(), stage
 assert predicted["step_seconds_fast"] < predicted["step_seconds"] < predicted["step_seconds_slow"]
 for stage in memory["rank_of_stage"]:
-    of = {key: stage[key] for key in stage if key not in ("stage", "total", "host")}
+    # On GPUs, states on the host are no part of the total.
+    beside = ("stage", "total", "host") + ("offloaded",) * plan["machine"]["cuda"]
+    of = {key: stage[key] for key in stage if key not in beside}
     assert sum(of.values()) == stage["total"], stage
     assert all(isinstance(value, int) for value in stage.values())
 assert len(memory["rank_of_stage"]) == len(predicted["stages"]) == plan["pp"]
@@ -74,6 +76,26 @@ for row in plan["wire"]:
 assert ("sequence parallel" in text) == plan["sequence_parallel"] and f'recomputation {plan["recompute"]}' in text
 assert plan["pp"] == 1 or f', {plan["schedule"]}' in text
 assert plan["ranks"] == plan["pp"] * plan["dp"] * plan["cp"] * plan["tp"]
+groups = re.search(r" in groups of (\d+)", text)
+assert plan["shard"] == (int(groups.group(1)) if groups else plan["dp"]), plan["shard"]
+offload = memory["offload_optimizer"]
+shown = re.search(r"([\d.]+ [KMGT]iB) of them are page-locked, ([\d.]+ [KMGT]iB) a rank, for ([\d.]+) % of its optimizer's states; each step moves them in and out in "
+                  r"([\d.]+ [mu]?s) or more", text)
+assert bool(shown) == (offload["device"] == "cpu" and plan["machine"]["cuda"] and offload["ratio"] > 0), offload
+assert bool(shown) == (offload["seconds"] > 0)
+if shown:
+    def rounded(text, value):
+        number, unit = text.split()
+        last = 10 ** -len(number.partition(".")[2])
+        assert abs(float(number) - value / 1024 ** "_KMGT".index(unit[0])) <= 0.501 * last, (text, value)
+    rounded(shown.group(1), offload["node_bytes"])
+    rounded(shown.group(2), max(stage["offloaded"] for stage in memory["rank_of_stage"]))
+    near(shown.group(3), 100 * offload["share"], 2)
+    near(seconds(shown.group(4)), offload["seconds"])
+    if plan["pp"] == 1 and plan["machine"]["cuda"]:
+        assert offload["node_bytes"] == memory["rank_of_stage"][0]["offloaded"] * min(plan["ranks"], 8), offload
+    states = [stage["offloaded"] / (stage["offloaded"] + stage["optimizer"]) for stage in memory["rank_of_stage"]]
+    assert any(abs(share - offload["share"]) < 1e-12 for share in states), states
 EOF
 }
 
@@ -87,17 +109,31 @@ shown "GPT-3 6.7B on 64 B200" configs/gpt3_6_7b.json --world 64 --machine b200
 shown "the demo on 8 ranks" configs/demo.json --world 8 --machine cpu --set parallel.tensor=2 --set parallel.pipeline=2 \
     --set zero_optimization.stage=3
 check "plan: a text that is not read has at most this vocabulary" grep -q 'vocabulary 1,024 at most, as the text has not' text
+shown "states on the host, in shard groups" configs/gpt2_1558m.json --world 4 --machine h100 \
+    --set zero_optimization.stage=3 --set parallel.shard=2 --set zero_optimization.offload_optimizer.device=cpu \
+    --set zero_optimization.offload_optimizer.ratio=0.6
+check "plan: the shard groups are those of the config" test "$(python3 -c 'import json
+plan = json.load(open("json"))
+print(plan["dp"], plan["shard"], plan["memory"]["offload_optimizer"]["ratio"])')" = "4 2 0.6"
+shown "states on the host, on a CPU" configs/demo.json --world 2 --machine cpu \
+    --set zero_optimization.offload_optimizer.device=cpu
+check "plan: a CPU's states do not cross a link" grep -qE '"seconds": 0(\.0*)?,' json
+"$TRAIN" plan configs/gpt2_1558m.json --machine rtx4090 --world 8 --set zero_optimization.stage=3 --set parallel.shard=2 >text 2>&1
+check "plan: shard groups across nodes are warned of" \
+    grep -qE 'groups of 2 ranks are on several' text
+"$TRAIN" plan configs/gpt2_1558m.json --machine rtx4090 --world 8 --set zero_optimization.stage=3 >text 2>&1
+check "plan: all ranks together are not warned of" test "$(grep -c 'grid' text) $(grep -c 'on several' text)" = "1 0"
 often=(configs/demo.json --world 2 --machine cpu --set checkpoint.save_interval=10)
 shown "asynchronous saves" "${often[@]}"
 check "plan: asynchronous saves: training waits for the snapshots and the last save" grep -q '^ *snapshots of saves ' text
-check "plan: asynchronous saves: and not for most of them" python3 -c 'import json
+check "plan: asynchronous saves: training does not wait for most saves" python3 -c 'import json
 p = json.load(open("json"))["predicted"]
 assert p["parts"]["snapshots"] + p["parts"]["saves"] < p["save_seconds"] / 50, p'
 shown "synchronous saves" "${often[@]}" --set checkpoint.async=false
 check "plan: synchronous saves: no snapshot is named" test "$(grep -c snapshot text)" -eq 0
 sed -E 's/"host_bytes": [0-9]+/"host_bytes": 100000000/' configs/machines/cpu.json >small.json
 shown "a node without room for snapshots" "${often[@]}" --machine small.json --set memory_margin=0.1
-check "plan: no room: it says how much is missing" python3 - <<'EOF'
+check "plan: without room for snapshots the plan says how much is missing" python3 - <<'EOF'
 import json, re
 memory, text = json.load(open("json"))["memory"], " ".join(open("text").read().split())
 missing = re.search(r"no room for snapshots of saves \(checkpoint.async\): ([\d.]+) MiB of a node's memory are missing;", text)
@@ -108,13 +144,13 @@ sed -E 's/"(node_)?disk_bandwidth": [0-9.e]+/"\1disk_bandwidth": 10e6/' configs/
 shown "a disk that is slower than the saves" "${often[@]}" --machine slow.json
 check "plan: a slow disk: saves wait for each other" grep -q 'saves follow each other faster than the disk' text
 "$TRAIN" plan configs/demo.json >text 2>&1
-check "plan: without --machine it says which it takes, or that there is none" \
+check "plan: without --machine the plan says which machine it uses, or that there is none" \
     grep -qE '^machine +(cpu|[abh][0-9]+00): |^error\[69\] there is no machine file for this GPU' text
 
 "$TRAIN" plan configs/demo.json --machine cpu --world 8 >text 2>&1
-check "plan: it says why a plan for CPUs has several nodes" \
+check "plan: the plan says why a plan for CPUs has several nodes" \
     grep -qE '^machine .* 4 nodes, because a node takes 2 ranks;' text
-check "plan: what each node does is said" grep -q 'of each node,' text
+check "plan: the plan says what each node does" grep -q 'of each node,' text
 "$TRAIN" plan configs/demo.json --machine cpu --world 1 >text 2>&1
 check "plan: one rank is not said to be one of several" test "$(grep -cE 'of each node|because a node' text)" -eq 0
 check "plan: one rank has no network" test "$(grep -c '^network' text)" -eq 0
@@ -177,18 +213,27 @@ expect_code "plan: ids of 32 bits without a tokenizer" 78 "$TRAIN" plan configs/
 check "plan: says what to set" grep -q 'wide.bin has ids of 32 bits, .* set model.vocab_size' output
 
 # ---- fits or misses ------------------------------------------------------------------------------------------------------
-expect_code "plan: a model that misses ends with 90" 90 "$TRAIN" plan configs/gpt3_175b.json --world 8 --machine h100 \
+expect_code "plan: a model that does not fit exits with code 90" 90 "$TRAIN" plan configs/gpt3_175b.json --world 8 --machine h100 \
     --set parallel.pipeline=1 --set parallel.pipeline_chunks=1
-check "plan: it says by how much" grep -q '^memory *MISSES by [0-9.]* [GT]iB' output
-check "plan: and predicts the rest" grep -q '^run *predicted' output
+check "plan: the message says how much memory is missing" grep -q '^memory *MISSES by [0-9.]* [GT]iB' output
+check "plan: a plan that does not fit still predicts the rest" grep -q '^run *predicted' output
 expect_code "plan: half of the memory as margin" 0 "$TRAIN" plan configs/gpt3_175b.json --world 1024 --machine a100 \
     --set memory_margin=0.5
 expect_code "plan: two thirds of the memory as margin" 90 "$TRAIN" plan configs/gpt3_175b.json --world 1024 --machine a100 \
     --set memory_margin=0.66
 
+card=(configs/gpt2_1558m.json --machine configs/machines/rtx4090.json --set zero_optimization.stage=3)
+expect_code "plan: GPT-2 1558M fits a card of 24 GB with states on the host" 0 "$TRAIN" plan "${card[@]}" \
+    --set zero_optimization.offload_optimizer.device=cpu
+check "plan: the card and its host both fit" test "$(grep -cE '^(memory|host) +FITS by' output)" -eq 2
+expect_code "plan: without states in host memory it does not fit" 90 "$TRAIN" plan "${card[@]}"
+read -ra remedy < <(tr -s ' \n' ' ' <output | sed -nE 's/.* remedy (--set .*) fits: .*/\1/p')
+check "plan: the remedy is a ratio: ${remedy[*]}" test ${#remedy[@]} -eq 4
+expect_code "plan: the proposed setting fits" 0 "$TRAIN" plan "${card[@]}" "${remedy[@]}"
+
 "$TRAIN" plan --help >output 2>&1
 for preset in configs/machines/*.json; do
-    check "plan: its help names the preset $(basename "$preset" .json)" grep -qE "\b$(basename "$preset" .json)[, ]" output
+    check "plan: the help names the preset $(basename "$preset" .json)" grep -qE "\b$(basename "$preset" .json)[, ]" output
 done
 
 # ---- the search ----------------------------------------------------------------------------------------------------------
@@ -221,23 +266,32 @@ assert best["predicted"]["step_seconds"] == plan["step_seconds"] and "seed=3" in
 space = search["space"]
 assert space["planned"] + space["unproven"] <= space["legal"] and len(search["layouts"]) == 10, space
 EOF
-"$TRAIN" plan configs/gpt3_175b.json --world 24 --machine b200 --set model.num_layers=12 --search >found 2>err
+"$TRAIN" plan configs/demo.json --world 6 --machine cpu --set parallel.tensor=4 --set train_batch_size=12 --search >found 2>err
 check "plan: a grid that is impossible does not stop the search" test $? -eq 0
-check "plan: it says what is not proven" grep -q 'that is not proven$' found
 read -ra best < <(best_command found)
-check "plan: its command can be pasted, too" "$TRAIN" "${best[@]}"
+check "plan: the command of this search can be pasted" "$TRAIN" "${best[@]}"
+"$TRAIN" plan configs/gpt2_1558m.json --world 1 --machine rtx4090 --set train_batch_size=2 --search >found 2>err
+check "plan: a model that fits no GPU alone is searched with states on the host" test $? -eq 0
+tr -s ' \n' ' ' <found >output
+check "plan: the search says that it tried states in host memory" says "states no layout fits with all states on the GPUs, so each layout has the least part of the optimizer's \
+states on the host with which it fits"
+check "plan: the figures of each layout have the part" test "$(grep -cE 'tokens/s; [0-9]+ % of the states on the host$' found)" -gt 3
+read -ra best < <(best_command found)
+check "plan: the command of such a layout can be pasted" "$TRAIN" "${best[@]}"
+check "plan: the layout has the smallest ratio that fits" grep -qE -- '--set zero_optimization.offload_optimizer.ratio=0\.[0-9]+ ' <(echo "${best[*]} ")
 expect_code "plan: so many ranks that no layout is legal" 90 "$TRAIN" plan configs/gpt3_175b.json --world 1000 \
     --machine a100 --search
-check "plan: it says why, and what to write instead" says "no layout is legal, because the data-parallel ranks must divide \
+check "plan: the message says why no layout is legal, and what to write instead" says "no layout is legal, because the data-parallel ranks must divide \
 train_batch_size 1536; the nearest, parallel.tensor 8 and parallel.pipeline 25, leaves 5 data-parallel ranks; write \
 train_batch_size 1535 or 1540, or --world 996 or 1008"
-check "plan: and counts no layouts" test "$(grep -cE '^space|best$' output)" -eq 0
-expect_code "plan: a model that no layout has room for" 90 "$TRAIN" plan configs/llama_70b.json --world 17 --machine h100 --search
-check "plan: and begins with its label" grep -q '^none        no layout fits' output
-check "plan: it says what the smallest layout needs" says "pipeline 17 with ZeRO stage 0, needs 90.1 GiB of the 76.6 GiB"
-check "plan: and does not call it the best" test "$(grep -cE 'certainly slower|the best$' output)" -eq 0
-"$TRAIN" plan configs/llama_70b.json --world 17 --machine h100 --search --json >search 2>err
-check "plan: in JSON, too" python3 - <<'EOF'
+check "plan: such a search counts no layouts" test "$(grep -cE '^space|best$' output)" -eq 0
+large=(configs/llama_70b.json --world 17 --machine h100 --set zero_optimization.offload_optimizer.device=none --search)
+expect_code "plan: a model that no layout has room for" 90 "$TRAIN" plan "${large[@]}"
+check "plan: the output of this search begins with its label" grep -q '^none        no layout fits' output
+check "plan: the message says what the smallest layout needs" says "pipeline 17 with ZeRO stage 0, needs 90.1 GiB of the 76.6 GiB"
+check "plan: the smallest layout is not called the best" test "$(grep -cE 'certainly slower|the best$' output)" -eq 0
+"$TRAIN" plan "${large[@]}" --json >search 2>err
+check "plan: the JSON does not call the smallest layout the best either" python3 - <<'EOF'
 import json
 search = json.load(open("search"))
 assert search["layouts"] == [] and "needs 90.1 GiB" in search["none"], search
@@ -252,6 +306,10 @@ refused() {
 refused "an unknown preset" 66 'did you mean "h100"?' configs/demo.json --machine h10
 refused "a config with a mistake" 78 'did you mean "lr"?' configs/demo.json --set optimizer.params.lrr=1
 refused "a grid that does not fit the ranks" 78 "1 error; nothing was started" configs/gpt3_175b.json --world 1000
+attention=(configs/gpt2_124m.json --set bf16.enabled=true --set cuda.attention=hopper)
+expect_code "plan: attention for Hopper is planned for an H100" 0 "$TRAIN" plan "${attention[@]}" --machine h100
+check "plan: the plan says how attention for Hopper is counted" grep -q "attention counted at the machine's one rate" output
+refused "attention for Hopper on another GPU" 78 'a GPU here has 8.0; write "portable"' "${attention[@]}" --machine a100
 refused "a config for CPUs on GPUs" 78 '--set device=cpu: device: "cpu", but' configs/demo.json --machine h100 --set device=cpu
 refused "a config for GPUs on CPUs" 78 '--set device=cuda: device: "cuda", but' configs/demo.json --machine cpu --set device=cuda
 refused "f64 on GPUs" 78 "--set fp64.enabled=true: fp64.enabled: only CPUs compute in f64" configs/demo.json --machine h100 \

@@ -1,9 +1,10 @@
-/* test_offload_plan.c -- optimizer states on the host in the memory plan: how they add up, what is
- * compared with the host's memory, and what is written where they do not fit. */
+/* test_offload_plan.c -- optimizer states on the host in the memory plan: what is compared with
+ * the host's memory, and what is written where they do not fit. */
 #include "parallel/memory/memory_plan.h"
-#include "tests/support/grid/made_up_machines.h"
-#include "tests/support/grid/thread_ranks.h"
 
+#include "model/core/figures.h"
+
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -13,54 +14,6 @@
 #include <cmocka.h>
 
 #define GB ((size_t)1000 * 1000 * 1000)
-
-/* A rank whose optimizer has 100 bytes of states, 40 of them on the host. */
-static MemoryPlan plan_of_rank(int rank)
-{
-    size_t r = (size_t)rank + 1;
-    return (MemoryPlan){.optimizer = 60 * r,
-                        .total = 1000 * r,
-                        .host = 50 * r,
-                        .offloaded = 40 * r,
-                        .offloaded_of_device = 40 * r,
-                        .ranks = 1,
-                        .of = 3,
-                        .neighbours = 1};
-}
-
-/* Ranks 0 and 2 are on host-a, and each rank has a device of its own. */
-static void add_up(Comm *world, void *context)
-{
-    (void)context;
-    MemoryPlan own = plan_of_rank(world->rank);
-    MemoryPlan sum = memory_plan_of_ranks(world, &own, world->rank);
-    bool alone = world->rank == 1;
-    if (sum.offloaded != (alone ? 80 : 160) || sum.host != (alone ? 100 : 200) ||
-        sum.offloaded_of_device != own.offloaded || sum.neighbours != (alone ? 1 : 2) ||
-        sum.total != own.total)
-        rank_wrong(world, "%zu on the host, %zu of this device, %d neighbours", sum.offloaded,
-                   sum.offloaded_of_device, sum.neighbours);
-    if (memory_offloaded_share(&sum) != 0.4) rank_wrong(world, "another share than 0.4");
-}
-
-static void states_on_the_host_add_up_by_machine(void **state)
-{
-    (void)state;
-    made_up_machines("aba");
-    thread_ranks(3, 60, add_up, NULL);
-    machines_forget();
-}
-
-/* Where the device's memory is the host's, the states are no part of "other". */
-static void states_of_a_cpu_are_in_the_total_once(void **state)
-{
-    (void)state;
-    MemoryPlan plan = plan_of_rank(0);
-    memory_add_host(&plan);
-    assert_int_equal(plan.total, 1050);
-    assert_int_equal(plan.other, 10);
-    assert_int_equal(plan.optimizer + plan.offloaded, 100);
-}
 
 /* ---- what fits ------------------------------------------------------------------------------- */
 
@@ -95,8 +48,7 @@ static MemoryPlan plan_of(size_t rest, size_t host)
                         .offloaded = host * GB,
                         .offloaded_of_device = host * GB,
                         .ranks = 1,
-                        .of = 1,
-                        .neighbours = 1};
+                        .of = 1};
 }
 
 static Config config_of(OffloadDevice device)
@@ -126,7 +78,7 @@ static void says(const MemoryPlan *plan, MemoryRoom room, const Config *c, const
 }
 
 /* Of page-locked memory, 5 % or 2 GB stay free, whichever is less; of other memory nothing. */
-static void page_locked_memory_leaves_the_system_some(void **state)
+static void page_locked_memory_leaves_a_part_of_the_hosts_memory_free(void **state)
 {
     (void)state;
     MemoryPlan none = plan_of(0, 0), some = plan_of(0, 1);
@@ -153,10 +105,19 @@ static void a_host_that_is_too_small_is_refused_with_the_ratio_that_fits(void **
     MemoryRoom limited = room_of(80, 62);
     limited.limited = true;
     says(&plan, limited, &c, "are available for that (its control group's limit); lower");
-    /* Moments of half the size are an offer to a run in bf16 that does not have them. */
+    /* Moments of half the size are a way out for a run in bf16 whose states then fit. */
     MemoryRoom room = room_of(80, 62);
     c.bf16.enabled = true;
+    says(&plan, room, &c,
+         "ratio to 0.59; bf16.bf16_optimizer_states true makes the states a third smaller");
+    c.bf16.bf16_master_weights_and_grads = true;
     says(&plan, room, &c, "ratio to 0.59, or write bf16.bf16_optimizer_states true");
+    says(&plan, room_of(80, 50), &c,
+         "; bf16.bf16_optimizer_states true makes the states half as large");
+    c.bf16.bf16_master_weights_and_grads = false;
+    says(&plan, room_of(80, 70), &c, ", or write bf16.bf16_optimizer_states true");
+    says(&plan, room_of(14, 70), &c,
+         "; bf16.bf16_optimizer_states true makes the states a third smaller");
     c.bf16.bf16_optimizer_states = true;
     char err[2048];
     MemoryRatios ratios = ratios_of();
@@ -168,12 +129,25 @@ static void a_host_that_is_too_small_is_refused_with_the_ratio_that_fits(void **
          "with 0.3 the GPU lacks 60.5 GiB");
 }
 
-/* The host's memory is compared in every run, whether it accumulates gradients or not. */
-static void the_host_is_compared_always(void **state)
+/* A snapshot that has room only without states on the host keeps no ratio from fitting: beside
+ * these states saves are synchronous. */
+static void a_ratio_fits_even_if_there_is_no_room_for_a_snapshot(void **state)
 {
     (void)state;
     Config c = config_of(OFFLOAD_NONE);
-    MemoryPlan plan = {.host = 2 * GB, .ranks = 1, .of = 1, .neighbours = 1};
+    MemoryPlan plan = plan_of(5, 0);
+    plan.snapshot = 60 * GB;
+    plan.host += plan.snapshot;
+    says(&plan, room_of(52, 100), &c,
+         "{\"device\": \"cpu\", \"ratio\": 0.63}: 58.7 GiB of the 93.1");
+}
+
+/* The host's memory is compared in every run, whether it accumulates gradients or not. */
+static void the_hosts_memory_is_checked_in_every_run(void **state)
+{
+    (void)state;
+    Config c = config_of(OFFLOAD_NONE);
+    MemoryPlan plan = {.host = 2 * GB, .ranks = 1, .of = 1};
     says(&plan, room_of(20, 2), &c, NULL);
     says(
         &plan, room_of(20, 1), &c,
@@ -201,7 +175,7 @@ static void states_of_data_parallel_ranks_at_stage_0_name_stage_1(void **state)
 }
 
 /* On a CPU both memories are one, and no ratio is named. */
-static void a_cpu_is_not_told_a_ratio(void **state)
+static void on_a_cpu_the_error_proposes_no_ratio(void **state)
 {
     (void)state;
     Config c = config_of(OFFLOAD_CPU);
@@ -216,7 +190,7 @@ static void a_cpu_is_not_told_a_ratio(void **state)
 
 /* ---- what helps a device --------------------------------------------------------------------- */
 
-static void a_device_is_told_the_least_ratio_that_leaves_room(void **state)
+static void the_error_proposes_the_smallest_ratio_that_fits_the_device(void **state)
 {
     (void)state;
     Config c = config_of(OFFLOAD_NONE);
@@ -234,7 +208,7 @@ static void a_device_is_told_the_least_ratio_that_leaves_room(void **state)
 }
 
 /* Where the host has no room for what the device lacks, both shortfalls are named. */
-static void where_no_ratio_fits_both_shortfalls_are_named(void **state)
+static void if_no_ratio_fits_the_error_names_both_shortfalls(void **state)
 {
     (void)state;
     Config c = config_of(OFFLOAD_NONE);
@@ -246,7 +220,7 @@ static void where_no_ratio_fits_both_shortfalls_are_named(void **state)
 }
 
 /* States on the host are not named where they do not help, or do not help alone. */
-static void what_else_is_too_large_is_named(void **state)
+static void the_error_names_other_memory_that_is_too_large(void **state)
 {
     (void)state;
     Config c = config_of(OFFLOAD_NONE);
@@ -265,7 +239,7 @@ static void what_else_is_too_large_is_named(void **state)
 }
 
 /* Nor where the host has no room for them, or where those that can lie there do already. */
-static void states_that_cannot_move_to_the_host_are_not_named(void **state)
+static void offload_is_not_proposed_for_states_that_cannot_move_to_the_host(void **state)
 {
     (void)state;
     Config c = config_of(OFFLOAD_NONE);
@@ -276,29 +250,94 @@ static void states_that_cannot_move_to_the_host_are_not_named(void **state)
     /* Two ranks share the device: each keeps 5 GB of states there with any ratio. */
     MemoryRatios ratios;
     for (int k = 0; k <= 100; k++)
-        ratios.at[k] = (OptimizerBytes){.device = 5 * GB, .host = 95 * GB};
+        ratios.at[k] = (OptimizerBytes){.device = 10 * GB, .host = 190 * GB};
     plan = plan_of(20, 90);
     plan.host += 100 * GB;
     plan.offloaded = plan.offloaded_of_device = 190 * GB;
-    plan.ranks = plan.of = plan.neighbours = 2;
+    plan.ranks = plan.of = 2;
     c = config_of(OFFLOAD_CPU);
     says_with(&plan, room_of(15, 500), &c, &ratios, smaller);
+}
+
+/* Says how to write that so many GB of the states are on the host. */
+static void how_to_write(bool on, int states, char *words, size_t n)
+{
+    static const char key[] = "write zero_optimization.offload_optimizer";
+    if (on)
+        snprintf(words, n, "%s.ratio %g: ", key, states / 100.0);
+    else if (states == 100)
+        snprintf(words, n, "%s.device \"cpu\": ", key);
+    else
+        snprintf(words, n, "%s {\"device\": \"cpu\", \"ratio\": %g}: ", key, states / 100.0);
+}
+
+/* Returns the words that a run is refused with if so many GB of its states are on the host, "" if
+ * it fits. It has ten GB of weights and gradients and five of others; 2 GB or 5 % of the host stay
+ * free. */
+static const char *expected(int device, int host, int states, bool on, char *words, size_t n)
+{
+    double locked = host / 20.0 < 2 ? host * 0.95 : host - 2;
+    int least = 115 - device < 0 ? 0 : 115 - device, most = (int)floor(locked - 0.1);
+    bool lower = states > 0 && states + 0.1 > locked, higher = 115 - states > device;
+    int high = least > 100 ? 100 : least;
+    if (most > 100) most = 100;
+    *words = '\0';
+    if (!lower && !higher) return words;
+    if (least <= most && lower)
+        snprintf(words, n, "; lower zero_optimization.offload_optimizer.ratio to %g", most / 100.0);
+    else if (least <= most)
+        how_to_write(on, least, words, n);
+    else if (least <= 100 || lower)
+        snprintf(words, n,
+                 "no zero_optimization.offload_optimizer.ratio fits: with %g the host lacks %s, "
+                 "with %g the GPU lacks %s",
+                 high / 100.0, figure_bytes((high + 0.1 - locked) * 1e9).text, most / 100.0,
+                 figure_bytes((115 - most - device) * 1e9).text);
+    else if (110 - states <= device)
+        snprintf(words, n, "; lower train_micro_batch_size_per_gpu ");
+    else if (most == 100)
+        how_to_write(on, 100, words, n);
+    else
+        snprintf(words, n, "its weights, gradients and optimizer alone take ");
+    return words;
+}
+
+/* The device, the host or both are short, with states on the device or, in part, on the host. */
+static void every_shortfall_error_proposes_what_helps(void **state)
+{
+    (void)state;
+    static const int device[] = {12, 16, 40, 75, 114, 130}, host[] = {5, 15, 33, 77, 103, 300},
+                     states[] = {-1, 0, 21, 62, 100};
+    enum { N = sizeof device / sizeof *device, M = sizeof states / sizeof *states };
+    int refused = 0;
+    for (int i = 0; i < N * N * M; i++) {
+        int d = device[i / M / N], h = host[i / M % N], of_host = states[i % M];
+        bool on = of_host >= 0;
+        Config c = config_of(on ? OFFLOAD_CPU : OFFLOAD_NONE);
+        c.zero_optimization.offload_optimizer.ratio = on ? of_host / 100.0 : 1;
+        MemoryPlan plan = plan_of(5, on ? (size_t)of_host : 0);
+        char words[256];
+        expected(d, h, on ? of_host : 0, on, words, sizeof words);
+        says(&plan, room_of((size_t)d, (size_t)h), &c, *words ? words : NULL);
+        refused += *words != '\0';
+    }
+    assert_in_range(refused, 100, N * N * M - 20);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(states_on_the_host_add_up_by_machine),
-        cmocka_unit_test(states_of_a_cpu_are_in_the_total_once),
-        cmocka_unit_test(page_locked_memory_leaves_the_system_some),
+        cmocka_unit_test(page_locked_memory_leaves_a_part_of_the_hosts_memory_free),
         cmocka_unit_test(a_host_that_is_too_small_is_refused_with_the_ratio_that_fits),
-        cmocka_unit_test(the_host_is_compared_always),
+        cmocka_unit_test(a_ratio_fits_even_if_there_is_no_room_for_a_snapshot),
+        cmocka_unit_test(the_hosts_memory_is_checked_in_every_run),
         cmocka_unit_test(states_of_data_parallel_ranks_at_stage_0_name_stage_1),
-        cmocka_unit_test(a_cpu_is_not_told_a_ratio),
-        cmocka_unit_test(a_device_is_told_the_least_ratio_that_leaves_room),
-        cmocka_unit_test(where_no_ratio_fits_both_shortfalls_are_named),
-        cmocka_unit_test(what_else_is_too_large_is_named),
-        cmocka_unit_test(states_that_cannot_move_to_the_host_are_not_named),
+        cmocka_unit_test(on_a_cpu_the_error_proposes_no_ratio),
+        cmocka_unit_test(the_error_proposes_the_smallest_ratio_that_fits_the_device),
+        cmocka_unit_test(if_no_ratio_fits_the_error_names_both_shortfalls),
+        cmocka_unit_test(the_error_names_other_memory_that_is_too_large),
+        cmocka_unit_test(offload_is_not_proposed_for_states_that_cannot_move_to_the_host),
+        cmocka_unit_test(every_shortfall_error_proposes_what_helps),
     };
     return cmocka_run_group_tests_name("states on the host in a plan", tests, NULL, NULL);
 }

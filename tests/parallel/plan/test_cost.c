@@ -1,10 +1,10 @@
 /* test_cost.c -- tests the closed forms of costs: they never fall when a size grows, no kernel
- * takes less than a launch, published measurements are met within stated bounds, and a group
- * between nodes has all network interfaces of its ranks. */
+ * takes less than a launch, and published measurements are met within stated bounds. */
 #include "parallel/plan/cost.h"
 
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
+#include "tests/support/plan/layouts.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,15 +12,6 @@
 #include <stdlib.h>
 
 #include <cmocka.h>
-
-static Hardware load(const char *name)
-{
-    Hardware h;
-    char err[512];
-    ExitCode code;
-    if (!hardware_load(&h, name, &code, err, sizeof err)) fail_msg("%s", err);
-    return h;
-}
 
 static double product(const Hardware *h, DType dtype, int64_t m, int64_t n, int64_t k)
 {
@@ -84,7 +75,7 @@ static void products_are_as_fast_as_measured(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
-        Hardware h = load(row[i].on);
+        Hardware h = layout_machine(row[i].on);
         h.product.sustained = 1; /* these products run by themselves */
         double flops = 2.0 * (double)row[i].m * (double)row[i].n * (double)row[i].k;
         near(row[i].what, 1e-12 * flops / product(&h, BF16, row[i].m, row[i].n, row[i].k),
@@ -102,7 +93,7 @@ static void attention_is_as_fast_as_measured(void **state)
     } row[] = {{512, {180, 191}, {141, 163}},  {1024, {229, 260}, {192, 221}},
                {2048, {262, 298}, {232, 265}}, {4096, {284, 319}, {257, 294}},
                {8192, {295, 333}, {273, 308}}, {16384, {299, 335}, {284, 328}}};
-    Hardware h = load("h100");
+    Hardware h = layout_machine("h100");
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
         for (int s = 0; s < 2; s++) {
@@ -123,7 +114,7 @@ static void attention_is_as_fast_as_measured(void **state)
  * by the seconds they take; and the largest sum on an H100 (quack: 89.7 % of the peak). */
 static void memory_is_as_fast_as_measured(void **state)
 {
-    Hardware h200 = load("h200"), h100 = load("h100");
+    Hardware h200 = layout_machine("h200"), h100 = layout_machine("h100");
     (void)state;
     double large = 2.0 * 2 * 16384 * 4096, small = 2.0 * 2 * 1024 * 12288;
     near("H200 RMSNorm 16384 x 4096, GB/s", 1e-9 * large / moving(&h200, (int64_t)large), 3708,
@@ -141,7 +132,7 @@ static void collectives_are_as_fast_as_measured(void **state)
         double rate; /* GB/s of the tensor */
     } row[] = {{1 << 16, 1.67},   {1 << 20, 22.8},    {4 << 20, 61.2}, {16 << 20, 125.7},
                {64 << 20, 198.0}, {256 << 20, 249.2}, {1 << 30, 264.9}};
-    Hardware h = load("h200");
+    Hardware h = layout_machine("h200");
     GraphGroup node = {.name = "dp", .size = 8, .stride = 1};
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
@@ -174,7 +165,7 @@ static void products_never_take_less_if_a_dimension_grows(void **state)
 {
     (void)state;
     for (int i = 0; hardware_preset(i) != NULL; i++) {
-        Hardware h = load(hardware_preset(i));
+        Hardware h = layout_machine(hardware_preset(i));
         for (int a = 1; a < SIZES - 1; a++)
             for (int b = 1; b < SIZES; b++) {
                 int64_t less = sizes[a], more = sizes[a + 1], x = sizes[b];
@@ -194,7 +185,7 @@ static void no_kernel_takes_less_than_a_launch(void **state)
 {
     (void)state;
     for (int i = 0; hardware_preset(i) != NULL; i++) {
-        Hardware h = load(hardware_preset(i));
+        Hardware h = layout_machine(hardware_preset(i));
         assert_true(product(&h, BF16, 1, 1, 1) > h.launch);
         assert_true(moving(&h, 0) >= h.launch);
         for (int a = 0; a < SIZES - 1; a++)
@@ -215,7 +206,7 @@ static void attention_grows_with_the_sequence(void **state)
 {
     (void)state;
     for (int i = 0; hardware_preset(i) != NULL; i++) {
-        Hardware h = load(hardware_preset(i));
+        Hardware h = layout_machine(hardware_preset(i));
         CostTraits old = COST_OWN;
         old.materialised = true;
         for (int op = OP_attention_forward; op <= OP_attention_backward; op++) {
@@ -237,159 +228,6 @@ static void attention_grows_with_the_sequence(void **state)
     }
 }
 
-static double collective(const Hardware *h, const CostTraits *t, CommVerb verb, int64_t bytes,
-                         int size, int64_t first, int64_t stride)
-{
-    GraphGroup group = {.name = "dp", .size = size, .first = first, .stride = stride};
-    return cost_collective(h, t, verb, bytes, &group);
-}
-
-static void collectives_grow_with_bytes_and_with_nodes(void **state)
-{
-    (void)state;
-    for (int i = 0; hardware_preset(i) != NULL; i++) {
-        Hardware h = load(hardware_preset(i));
-        for (int v = COMM_ALL_REDUCE; v <= COMM_BROADCAST; v++) {
-            CommVerb verb = (CommVerb)v;
-            int own = h.devices_per_node;
-            for (int64_t stride = 1; stride <= 64; stride *= 2)
-                for (int64_t bytes = 0; bytes < (int64_t)1 << 34; bytes = 2 * bytes + 1) {
-                    double seconds = collective(&h, &COST_OWN, verb, bytes, 8, 0, stride);
-                    assert_true(seconds >= h.collective);
-                    assert_true(seconds <
-                                collective(&h, &COST_OWN, verb, 2 * bytes + 1, 8, 0, stride));
-                    assert_true(seconds <= collective(&h, &COST_OWN, verb, bytes, 64, 0, stride));
-                }
-            /* As many ranks take longer if they are on two nodes. */
-            assert_true(own == 1 || collective(&h, &COST_OWN, verb, 1 << 26, own, 0, 1) <
-                                        collective(&h, &COST_OWN, verb, 1 << 26, own, own / 2, 1));
-        }
-        assert_true(collective(&h, &COST_OWN, COMM_ALL_REDUCE, 1 << 20, 1, 5, 1) == 0);
-    }
-}
-
-/* ---- network interfaces ---------------------------------------------------------------------- */
-
-enum { LARGE = 1 << 30 };
-
-/* Returns the bytes per second on the links of an all-gather, without what does not depend on the
- * bytes. */
-static double bus(const Hardware *h, const CostTraits *t, int size, int64_t first, int64_t stride)
-{
-    double longer = collective(h, t, COMM_ALL_GATHER, (int64_t)2 * LARGE, size, first, stride),
-           shorter = collective(h, t, COMM_ALL_GATHER, LARGE, size, first, stride);
-    return (size - 1.0) / size * LARGE / (longer - shorter);
-}
-
-static void is(double a, double b)
-{
-    if (!(fabs(a / b - 1) < 1e-6)) fail_msg("%g, not %g", a, b);
-}
-
-static void a_group_has_the_interfaces_of_its_ranks_on_a_node(void **state)
-{
-    Hardware h = load("h100");
-    double nic = h.between.bandwidth, all = h.inside.bandwidth;
-    (void)state;
-    is(bus(&h, &COST_OWN, 8, 0, 1), all);                            /* one node */
-    is(bus(&h, &COST_OWN, 8, 8, 1), all);                            /* the second node */
-    is(bus(&h, &COST_OWN, 64, 0, 1), 8 * nic < all ? 8 * nic : all); /* whole nodes */
-    is(bus(&h, &COST_OWN, 32, 0, 2), 4 * nic); /* tp 2: four ranks on a node */
-    is(bus(&h, &COST_OWN, 16, 1, 4), 2 * nic);
-    is(bus(&h, &COST_OWN, 16, 3, 8), nic); /* tp 8: one */
-    is(bus(&h, &COST_OWN, 16, 3, 32), nic);
-    is(bus(&h, &COST_OWN, 2, 7, 1), nic);     /* two ranks on two nodes */
-    is(bus(&h, &COST_OWN, 8, 5, 1), 3 * nic); /* three ranks and five */
-    is(bus(&h, &COST_OWN, 12, 4, 1), 4 * nic);
-    is(bus(&h, &COST_OWN, 6, 0, 3), 3 * nic); /* 0 3 6 | 9 12 15 */
-    is(bus(&h, &COST_OWN, 5, 6, 3), nic);     /* 6 | 9 12 15 | 18 */
-    is(bus(&h, &COST_OWN, 7, 0, 5), nic);     /* 0 5 | 10 15 | 20 | 25 30: one on the third */
-    h.nics_per_node = 4;                      /* two devices share an interface */
-    is(bus(&h, &COST_OWN, 16, 3, 8), nic / 2);
-    is(bus(&h, &COST_OWN, 64, 0, 1), 4 * nic);
-    h.nics_per_node = 1;
-    is(bus(&h, &COST_OWN, 64, 0, 1), nic);
-}
-
-static void half_the_network_takes_twice_as_long_between_nodes(void **state)
-{
-    Hardware h = load("a100");
-    CostTraits half = COST_OWN;
-    half.between = 0.5;
-    (void)state;
-    is(bus(&h, &half, 16, 0, 8), 0.5 * bus(&h, &COST_OWN, 16, 0, 8));
-    is(bus(&h, &half, 64, 0, 1), 0.5 * bus(&h, &COST_OWN, 64, 0, 1));
-    is(bus(&h, &half, 8, 0, 1), bus(&h, &COST_OWN, 8, 0, 1));
-    half.inside = 0.5;
-    is(bus(&h, &half, 8, 0, 1), 0.5 * bus(&h, &COST_OWN, 8, 0, 1));
-}
-
-static double exchange(const Hardware *h, int to, int from, int64_t bytes)
-{
-    GraphMessage message[2] = {{.peer = to, .send = true, .dtype = BF16, .bytes = bytes},
-                               {.peer = from, .send = false, .dtype = BF16, .bytes = bytes}};
-    int first = to < 0, n = (to >= 0) + (from >= 0);
-    Graph graph = {.message = message + first, .n_messages = n, .groups = 1};
-    graph.group[0] = (GraphGroup){.name = "pp", .size = 8, .rank = 1, .first = 4, .stride = 4};
-    GraphNode node = {.kind = NODE_MESSAGES, .messages = n, .bytes = n * bytes};
-    return cost_of_node(h, &COST_OWN, &graph, &node);
-}
-
-/* Rank 1 of the group is on node 1 with rank 2, rank 0 on the node before. */
-static void messages_take_the_link_to_their_peer(void **state)
-{
-    Hardware h = load("h100");
-    (void)state;
-    is(exchange(&h, 2, -1, LARGE), h.collective + h.inside.latency + LARGE / h.inside.bandwidth);
-    is(exchange(&h, 0, -1, LARGE), h.collective + h.between.latency + LARGE / h.between.bandwidth);
-    is(exchange(&h, -1, 0, LARGE), exchange(&h, 0, -1, LARGE));
-    is(exchange(&h, 2, 0, LARGE), exchange(&h, -1, 0, LARGE)); /* both ways at once */
-    is(exchange(&h, 0, 0, LARGE), exchange(&h, 0, -1, LARGE));
-}
-
-/* Collectives that are started together are one kernel. */
-static void joined_collectives_start_once(void **state)
-{
-    Hardware h = load("h100");
-    Graph graph = {.groups = 1};
-    GraphNode node = {.kind = NODE_COLLECTIVE, .code = COMM_ALL_GATHER, .bytes = 1 << 24};
-    (void)state;
-    graph.group[0] = (GraphGroup){.name = "shard", .size = 8, .stride = 1};
-    double alone = cost_of_node(&h, &COST_OWN, &graph, &node);
-    node.joined = true;
-    is(cost_of_node(&h, &COST_OWN, &graph, &node), alone - h.collective);
-}
-
-/* ---- the link to the host -------------------------------------------------------------------- */
-
-static double update(const Hardware *h, const CostTraits *t, int64_t bytes, int64_t host_bytes)
-{
-    GraphNode node = {
-        .kind = NODE_OP, .code = OP_adamw, .dtype = BF16, .bytes = bytes, .host_bytes = host_bytes};
-    return cost_of_node(h, t, NULL, &node);
-}
-
-/* Half of the bytes cross the link each way, beside those in the device's memory. */
-static void states_on_the_host_cross_the_link(void **state)
-{
-    CostTraits half = COST_OWN;
-    half.host = 0.5;
-    (void)state;
-    for (int i = 0; hardware_preset(i) != NULL; i++) {
-        Hardware h = load(hardware_preset(i));
-        const int64_t bytes = 30 << 24, of_host = 24 << 24;
-        double inside = update(&h, &COST_OWN, bytes, 0);
-        if (!h.cuda) {
-            is(update(&h, &COST_OWN, bytes, of_host), inside);
-            continue;
-        }
-        is(update(&h, &COST_OWN, bytes, of_host), h.launch + 0.5 * of_host / h.host_bandwidth);
-        is(update(&h, &half, bytes, of_host), h.launch + of_host / h.host_bandwidth);
-        /* Few bytes cross it while the others are moved. */
-        is(update(&h, &COST_OWN, bytes + 1000, 1000), inside);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -400,12 +238,6 @@ int main(void)
         cmocka_unit_test(products_never_take_less_if_a_dimension_grows),
         cmocka_unit_test(no_kernel_takes_less_than_a_launch),
         cmocka_unit_test(attention_grows_with_the_sequence),
-        cmocka_unit_test(collectives_grow_with_bytes_and_with_nodes),
-        cmocka_unit_test(a_group_has_the_interfaces_of_its_ranks_on_a_node),
-        cmocka_unit_test(half_the_network_takes_twice_as_long_between_nodes),
-        cmocka_unit_test(messages_take_the_link_to_their_peer),
-        cmocka_unit_test(joined_collectives_start_once),
-        cmocka_unit_test(states_on_the_host_cross_the_link),
     };
     return cmocka_run_group_tests_name("costs of nodes", tests, NULL, NULL);
 }

@@ -34,7 +34,7 @@ static double made_up(const MadeUp *m, const PlanLayout *l)
     return chance(m, l, 1) < 0.3 ? INFINITY : 1 + floor(20 * chance(m, l, 2));
 }
 
-static double made_up_seconds(void *context, const PlanLayout *l, int64_t *work)
+static double made_up_seconds(void *context, PlanLayout *l, int64_t *work)
 {
     MadeUp *m = context;
     m->asked++;
@@ -74,7 +74,7 @@ static Candidate small_candidate(int64_t ranks, int64_t heads, int64_t kv, int64
     return c;
 }
 
-static void the_best_equal_those_of_the_whole_space(void **state)
+static void the_best_layouts_equal_those_of_a_search_of_all_layouts(void **state)
 {
     (void)state;
     int pruned = 0;
@@ -126,7 +126,7 @@ static void a_search_that_ends_early_says_how_many_are_left(void **state)
 }
 
 /* The fewer choices differ from one layout, the faster. */
-static double seconds_from_best(void *context, const PlanLayout *l, int64_t *work)
+static double seconds_from_best(void *context, PlanLayout *l, int64_t *work)
 {
     (void)context;
     *work += 1;
@@ -148,7 +148,7 @@ static double near_guess(void *context, const PlanLayout *l)
 }
 
 /* A tenth of the space is planned. It has all neighbours of the best. */
-static void neighbours_of_the_best_are_planned_early(void **state)
+static void neighbours_of_the_best_layouts_are_planned_early(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 20; seed++) {
@@ -177,7 +177,7 @@ static int64_t layouts_with_chunks(int64_t own, int64_t chunks)
     return found;
 }
 
-static void the_chunks_of_the_config_are_in_the_space(void **state)
+static void the_search_includes_the_number_of_chunks_in_the_config(void **state)
 {
     (void)state;
     assert_int_equal(layouts_with_chunks(1, 5), 0);
@@ -245,9 +245,9 @@ static void the_nearest_change_of_a_search_without_layouts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_best_equal_those_of_the_whole_space),
-        cmocka_unit_test(neighbours_of_the_best_are_planned_early),
-        cmocka_unit_test(the_chunks_of_the_config_are_in_the_space),
+        cmocka_unit_test(the_best_layouts_equal_those_of_a_search_of_all_layouts),
+        cmocka_unit_test(neighbours_of_the_best_layouts_are_planned_early),
+        cmocka_unit_test(the_search_includes_the_number_of_chunks_in_the_config),
         cmocka_unit_test(the_nearest_change_of_a_search_without_layouts),
         cmocka_unit_test(a_search_that_ends_early_says_how_many_are_left),
     };
