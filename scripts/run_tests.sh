@@ -21,6 +21,16 @@ folder=$(mktemp -d) || exit 71
 trap 'rm -rf "$folder"' EXIT
 limit=${LIMIT:-300} label=${LABEL:-} results=${RESULTS:-$folder/results}
 
+# The python3 of a version manager is a script that looks for the interpreter at each call, which takes several times as long as to
+# start it. Tests call python3 often, so they get a script that knows the interpreter.
+python=$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null)
+if [ -n "$python" ] && head -c 2 "$(command -v python3)" | grep -q '^#!'; then
+    mkdir "$folder/bin"
+    printf '#!/bin/sh\nexec "%s" "$@"\n' "$python" >"$folder/bin/python3"
+    chmod +x "$folder/bin/python3"
+    PATH=$folder/bin:$PATH
+fi
+
 # Each program costs these functions a few processes at most, because there are more than seven hundred programs.
 # count LOG SCRIPT|PROGRAM: prints the numbers of passed, failed and skipped tests, and of reasons for skips
 count() {
@@ -56,7 +66,7 @@ tell() {
     printf '%-4s %-34s %4d passed %3d failed %3d skipped %7s s %7s s busy\n' $word "$name" "$passed" "$failed" "$skipped" "$seconds" "$busy"
     [ "$why" -eq 0 ] || reasons "$log" | sed 's/^/     /'
     if [ "$failed" -ne 0 ]; then
-        [ "$code" -eq 124 ] && echo "     stopped after $limit seconds"
+        [ "$code" -eq 124 ] && echo "     stopped after $limit seconds$(sed -n 's/^\[ RUN      \] /, last begun: /p' "$log" | tail -n 1)"
         echo "     exit code $code; its last lines:"
         grep -vE '^\[ RUN      \]|^\[       OK \]' "$log" | tail -n 60 | sed 's/^/     | /'
     fi

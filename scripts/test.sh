@@ -47,7 +47,8 @@ rows() {
     # in forward order; in reverse order without cuBLASLt, or with streams as far behind the host as possible; and under ASan.
     row emu "$device TEST_EVERY=5" tests/kernels/test_ops
     row emu "$device TEST_EVERY=6" tests/cuda/test_nccl_grids
-    row emu "$device TEST_EVERY=2" tests/emu/device/test_emu_step tests/cuda/test_nccl_replicas
+    row emu "$device TEST_EVERY=2" tests/emu/device/test_emu_step
+    row emu "$deferred TEST_EVERY=2" tests/cuda/test_nccl_replicas
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=8 TEST_SAMPLE=1 TEST_EVERY=7' tests/parallel/memory/test_plan_grids
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=8 TEST_EVERY=50' tests/parallel/trainer/test_grid_wire
     row emu "$device" tests/kernels '!tests/kernels/test_ops' tests/model/test_tensor_gradients
@@ -55,10 +56,12 @@ rows() {
     row emu "$device TEST_EVERY=23" tests/model/test_recompute
     row emu "$reverse TEST_EVERY=5 TEST_LATER=2" tests/kernels/test_ops
     row emu "$reverse TEST_EVERY=3 TEST_LATER=1" tests/model/test_golden
+    row emu "TEST_DEVICE=cuda EMU_ORDER=shuffled EMU_ASYNC=early" tests/cuda/test_hopper_forward tests/cuda/test_hopper_backward
     row emu "$reverse" tests/model/test_recompute tests/cuda/test_ops_cuda tests/cuda/test_ops_cuda_updates \
         tests/cuda/test_ops_cuda_attention tests/cuda/test_ops_cuda_portions tests/cuda/test_ops_cuda_tables tests/cuda/test_model_cuda
+    row emu_asan "$device $sample EMU_ORDER=reverse" tests/cuda/test_hopper_forward tests/cuda/test_hopper_backward
     row emu_asan "$device $sample" tests/parallel/trainer/test_device 'tests/cuda/test_[!n]*' tests/emu \
-        '!tests/emu/device/test_emu_step'
+        '!tests/emu/device/test_emu_step' '!tests/cuda/test_hopper_forward' '!tests/cuda/test_hopper_backward'
     row emu "$deferred" tests/parallel/trainer/test_device tests/parallel/trainer/test_async_device tests/parallel/comm/test_exposed tests/parallel/flight/test_hangs tests/cuda/test_cuda_ahead tests/parallel/comm/test_comm \
         tests/parallel/grid/test_region tests/model/test_tensor_gradients
     row emu 'TEST_DEVICE=cuda EMU_DEVICES=4 EMU_STREAMS=random' tests/parallel/comm/test_comm
@@ -211,6 +214,7 @@ add() {
     [[ " ${flavours[*]} " == *" $1 "* ]] || flavours+=("$1")
     entries+=("LABEL=$1: TRAIN=$PWD/build/$1/train $waits$2 $path")
     [[ $3 == *.sh ]] || programs[$1]+="$path "
+    [ "$1 $3" != 'emu tests/program/device.sh' ] || programs[$1]+="build/$1/train_without_90a " # which device.sh starts, too
 }
 
 # row FLAVOUR SETTINGS TESTS...: adds the tests that are wanted. A name that matches no test of the flavour is an error:

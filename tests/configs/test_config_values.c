@@ -87,7 +87,12 @@ static void missing_values_are_derived_from_given_ones(void **state)
     assert_int_equal(c->scheduler.params.cycle_second_step_size, 7);
     assert_int_equal(c->scheduler.params.cycle_second_stair_count, 3);
     config_free(c);
-    c = config_test_keys("\"device\": \"cuda\", \"bf16\": {\"enabled\": \"auto\"}");
+}
+
+static void types_of_numbers_follow_from_the_given_keys(void **state)
+{
+    (void)state;
+    const Config *c = config_test_keys("\"device\": \"cuda\", \"bf16\": {\"enabled\": \"auto\"}");
     assert_true(c->bf16.enabled && config_dtype(c) == BF16 && config_grad_dtype(c) == F32);
     config_free(c);
     c = config_test_keys("\"bfloat16\": {\"enabled\": true}");
@@ -344,6 +349,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_that_are_absent_or_null_get_their_defaults),
         cmocka_unit_test(missing_values_are_derived_from_given_ones),
+        cmocka_unit_test(types_of_numbers_follow_from_the_given_keys),
         cmocka_unit_test(missing_batch_keys_are_derived_from_the_given_ones),
         cmocka_unit_test(set_options_are_applied_in_order_and_parsed_by_the_key_type),
         cmocka_unit_test(a_set_option_replaces_conflicting_values_and_errors_of_the_file),

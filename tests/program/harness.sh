@@ -12,7 +12,7 @@ unset RESULTS LABEL JOBS
 harness() {
     printf '#!/bin/sh\n%s\n' "$4" >"./$1"
     chmod +x "./$1"
-    expect_code "harness: run_tests.sh ends with $2 for $1" "$2" env LIMIT="${LIMIT:-60}" "$run_tests" "./$1"
+    expect_code "harness: run_tests.sh exits with code $2 for $1" "$2" env LIMIT="${LIMIT:-60}" "$run_tests" "./$1"
     check "harness: the last line for $1 is: $3" test "$(tail -n 1 output)" = "$3"
 }
 harness good 0 "2 passed, 0 failed, 0 skipped" 'echo "[  PASSED  ] 2 test(s)."'
@@ -20,6 +20,8 @@ harness bad 1 "1 passed, 1 failed, 0 skipped" 'echo "[  PASSED  ] 1 test(s)."; e
 harness crash 1 "2 passed, 1 failed, 0 skipped" 'echo "[  PASSED  ] 2 test(s)."; kill -SEGV $$'
 harness silent 1 "0 passed, 1 failed, 0 skipped" 'exit 0'
 LIMIT=1 harness hung 1 "0 passed, 1 failed, 0 skipped" 'exec sleep 60'
+LIMIT=4 harness late 1 "0 passed, 1 failed, 0 skipped" 'printf "[ RUN      ] %s\n" test_a test_b; exec sleep 60'
+check "harness: for a test program that is stopped, the test that began last is named" grep -qx "     stopped after 4 seconds, last begun: test_b" output
 harness skips 0 "1 passed, 0 failed, 3 skipped" 'echo "skipped: no moon"; echo "skipped: no moon"; echo "skipped: no sun"
 echo "[  PASSED  ] 1 test(s)."; echo "[  SKIPPED ] 3 test(s), listed below:"'
 check "harness: each reason for a skip is printed with its count" \
@@ -30,8 +32,8 @@ harness good.sh 0 "1 passed, 0 failed, 1 skipped" 'echo "ok one"; echo "ok two #
 check "harness: the reason for a skip in good.sh is printed" grep -qx ' *ok two # SKIP no sun' output
 harness bad.sh 1 "1 passed, 1 failed, 0 skipped" 'echo "ok one"; echo "not ok two"; exit 1'
 harness short.sh 1 "1 passed, 1 failed, 0 skipped" 'echo "ok one"; exit 3'
-expect_code "harness: run_tests.sh without a program ends with 64" 64 "$run_tests"
-expect_code "harness: a missing program ends with 1" 1 "$run_tests" ./nobody
+expect_code "harness: run_tests.sh without a program exits with code 64" 64 "$run_tests"
+expect_code "harness: a missing program exits with code 1" 1 "$run_tests" ./nobody
 check "harness: a missing program counts as a failure" test "$(tail -n 1 output)" = "0 passed, 1 failed, 0 skipped"
 expect_code "harness: programs can have settings of their own" 0 "$run_tests" "LABEL=here: TRAIN=/bin/true ORDER=back ./good" \
     ./good
@@ -40,6 +42,13 @@ check "harness: programs with settings are printed with label and values" \
 # shellcheck disable=SC2016 # the program expands it
 SLURM_JOB_ID=7 SLURM_NTASKS=4 PMI_SIZE=4 RANK=1 harness in_a_job 0 "1 passed, 0 failed, 0 skipped" \
     '[ -z "$SLURM_JOB_ID$SLURM_NTASKS$PMI_SIZE$RANK" ] && echo "[  PASSED  ] 1 test(s)."'
+# Where python3 is the script of a version manager, it runs once, to find the interpreter.
+mkdir shim
+printf '#!/bin/sh\necho asked >>"%s/asked"\nexec "%s" "$@"\n' "$PWD" "$(python3 -c 'import sys; print(sys.executable)')" >shim/python3
+chmod +x shim/python3
+PATH=$PWD/shim:$PATH harness snake.sh 0 "2 passed, 0 failed, 0 skipped" \
+    'python3 -c "print(\"ok one\")"; python3 -c "import sys; print(\"ok\", sys.argv[1])" "two words"'
+check "harness: a script in place of python3 is asked once" test "$(wc -l <asked)" -eq 1
 # A program that mostly waits does not count as one of the JOBS: it starts beside the one computing job, which waits for its
 # end.
 stand_in=./waits
@@ -87,14 +96,14 @@ check "harness: test.sh quick with the name of a folder selects only its tests" 
 # A test that one row of the table in test.sh leaves out is in another row.
 check "harness: tests that a release row excludes run in another release row" \
     test "$(grep -c '^release: TEST_EVERY=[57] ' <("$root/scripts/test.sh" --list equivalence parallel/verify kernels configs))" -eq 6
-expect_code "harness: a name that matches no test ends with 64" 64 "$root/scripts/test.sh" tests/nowhere
+expect_code "harness: a name that matches no test exits with code 64" 64 "$root/scripts/test.sh" tests/nowhere
 check "harness: a name that matches no test is printed" grep -qx 'test.sh: no test is named tests/nowhere' output
 mkdir -p project/tests
 cp -r "$root"/{Makefile,scripts} project/
 for room in "$root"/tests/*/; do
     [ "$(basename "$room")" = parallel ] || cp -r "$room" project/tests/
 done
-expect_code "harness: a row of test.sh without a matching test ends with 70" 70 project/scripts/test.sh --list
+expect_code "harness: a row of test.sh without a matching test exits with code 70" 70 project/scripts/test.sh --list
 check "harness: a row of test.sh without a matching test is printed" \
     grep -qx 'test.sh: emu: no test is named tests/parallel/trainer/test_trainer' output
 # On a bare machine make may be missing until setup.sh has run.
@@ -102,7 +111,7 @@ mkdir bin
 for tool in bin/make project/scripts/setup.sh; do
     printf '#!/bin/sh\necho "%s" >>"%s"\nexit 9\n' "$(basename "$tool")" "$PWD/called" >"$tool" && chmod +x "$tool"
 done
-expect_code "harness: test.sh ends with 70 if make does not work" 70 env PATH="$PWD/bin:$PATH" project/scripts/test.sh
+expect_code "harness: test.sh exits with code 70 if make does not work" 70 env PATH="$PWD/bin:$PATH" project/scripts/test.sh
 check "harness: test.sh calls setup.sh before make" test "$(head -n 1 called)" = setup.sh
 
 # ---- packages that cannot be installed -----------------------------------------------------------------------------------
@@ -115,12 +124,12 @@ printf '#!/bin/sh\necho 0\n' >tools/id
 printf '#!/bin/sh\nexit 1\n' >tools/python3
 chmod +x tools/apt-get tools/id tools/python3
 rm -f called
-expect_code "harness: setup.sh --launch goes on if a launcher cannot be installed" 0 env PATH="$PWD/tools" \
+expect_code "harness: setup.sh --launch continues if a launcher cannot be installed" 0 env PATH="$PWD/tools" \
     "$root/scripts/setup.sh" --run --launch
 check "harness: setup.sh --launch tries to install the launcher" grep -q 'install .*openmpi-bin' called
 check "harness: setup.sh --launch says what is skipped" grep -qE '^setup: not installed: .*openmpi-bin.*skipped$' output
 rm -f tools/make
-expect_code "harness: setup.sh --launch ends with 75 if a needed package cannot be installed" 75 env PATH="$PWD/tools" \
+expect_code "harness: setup.sh --launch exits with code 75 if a needed package cannot be installed" 75 env PATH="$PWD/tools" \
     "$root/scripts/setup.sh" --run --launch
 
 # ---- the numbers in tests' names -------------------------------------------------------------------------------------

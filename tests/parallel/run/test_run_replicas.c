@@ -1,7 +1,6 @@
 /* test_run_replicas.c -- runs on three ranks, of which one gets a wrong bit: the next comparison of
  * replicas ends the run on all ranks, before anything is saved or removed, and the same command
  * resumes it from the last good checkpoint. */
-#include "parallel/checkpoint/folder.h"
 #include "tests/support/trainer/flipped_bit.h"
 #include "tests/support/trainer/run_fixture.h"
 
@@ -22,18 +21,6 @@ static const char *const sets[] = {KEEP1, NULL};
 static void flip_weight(Run *run)
 {
     flip_held_bit(&run->trainer, "token.weight", -1, 5, 20);
-}
-
-/* Fails unless exactly this checkpoint is there. */
-static void only_checkpoint(const char *run, int64_t step)
-{
-    char err[512];
-    int64_t *steps;
-    int n = checkpoint_list(run, &steps, err, sizeof err);
-    if (n != 1 || steps[0] != step)
-        fail_msg("%s: %d checkpoints, the newest of step %lld, not only one of step %lld", run, n,
-                 n > 0 ? (long long)steps[n - 1] : -1, (long long)step);
-    free(steps);
 }
 
 static void test_healthy_ranks_are_compared_before_every_save(void **state)
@@ -79,7 +66,7 @@ static void test_a_wrong_bit_ends_the_run_before_the_save(void **state)
     only_checkpoint("torn", 7);
 }
 
-static void test_an_interval_finds_it_earlier(void **state)
+static void test_a_shorter_interval_finds_a_wrong_bit_earlier(void **state)
 {
     static const char *const often[] = {KEEP1, "checkpoint.compare_interval=1", NULL};
     (void)state;
@@ -94,7 +81,7 @@ static void test_an_interval_finds_it_earlier(void **state)
     assert_int_equal(lines_of("often", "replicas"), 7);
 }
 
-static void test_without_comparison_nobody_notices(void **state)
+static void test_without_comparison_a_wrong_bit_is_not_noticed(void **state)
 {
     static const char *const off[] = {KEEP1, "checkpoint.compare_replicas=false",
                                       "checkpoint.compare_interval=1", NULL};
@@ -110,7 +97,7 @@ static void flip_on_one_rank(Run *run)
 }
 
 /* Each rank is a process, and all of them end. */
-static void test_processes_end_as_threads_do(void **state)
+static void test_ranks_that_are_processes_end_in_the_same_way_as_threads(void **state)
 {
     (void)state;
     ChildPlace place = {.opened = flip_on_one_rank};
@@ -130,9 +117,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_healthy_ranks_are_compared_before_every_save),
         cmocka_unit_test(test_a_wrong_bit_ends_the_run_before_the_save),
-        cmocka_unit_test(test_an_interval_finds_it_earlier),
-        cmocka_unit_test(test_without_comparison_nobody_notices),
-        cmocka_unit_test(test_processes_end_as_threads_do),
+        cmocka_unit_test(test_a_shorter_interval_finds_a_wrong_bit_earlier),
+        cmocka_unit_test(test_without_comparison_a_wrong_bit_is_not_noticed),
+        cmocka_unit_test(test_ranks_that_are_processes_end_in_the_same_way_as_threads),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

@@ -2,7 +2,6 @@
  * and what is told of saves. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
-#include "parallel/checkpoint/folder.h"
 #include "tests/support/trainer/flipped_bit.h"
 #include "tests/support/trainer/planted_run.h"
 
@@ -67,17 +66,6 @@ static void take_failing_disk(int64_t times)
 }
 
 /* ---- what a run says ------------------------------------------------------------------------- */
-
-static void only_checkpoint(const char *run, int64_t step)
-{
-    char err[512];
-    int64_t *steps;
-    int n = checkpoint_list(run, &steps, err, sizeof err);
-    if (n != 1 || steps[0] != step)
-        fail_msg("%s: %d checkpoints, the newest of step %lld, not only one of step %lld", run, n,
-                 n > 0 ? (long long)steps[n - 1] : -1, (long long)step);
-    free(steps);
-}
 
 static int times_in(const char *text, const char *what)
 {
@@ -213,7 +201,7 @@ static void test_replicas_are_compared_once_if_a_save_cannot_begin(void **state)
 
 /* The loss of step 11 is far too large, while the healthy save of step 10 is pending: it removes
  * the older checkpoint. If it is step 10 itself whose loss is too large, nothing is removed. */
-static void test_later_steps_do_not_decide_what_a_save_removes(void **state)
+static void test_steps_after_a_save_began_do_not_affect_what_it_removes(void **state)
 {
     (void)state;
     for (int late = 0; late < 2; late++) {
@@ -266,7 +254,7 @@ static void test_a_job_leaves_time_for_a_save_that_is_pending(void **state)
 
 /* ---- warnings -------------------------------------------------------------------------------- */
 
-static void test_a_save_that_fails_is_told_once_and_at_the_end(void **state)
+static void test_a_failed_save_is_reported_once_and_the_last_one_again_at_the_end(void **state)
 {
     static const char *const sets[] = {"train_steps=4", NULL};
     (void)state;
@@ -290,9 +278,9 @@ int main(void)
         cmocka_unit_test(test_a_pending_save_is_committed_before_replicas_end_the_run),
         cmocka_unit_test(test_the_cost_of_each_comparison_is_printed),
         cmocka_unit_test(test_replicas_are_compared_once_if_a_save_cannot_begin),
-        cmocka_unit_test(test_later_steps_do_not_decide_what_a_save_removes),
+        cmocka_unit_test(test_steps_after_a_save_began_do_not_affect_what_it_removes),
         cmocka_unit_test(test_a_job_leaves_time_for_a_save_that_is_pending),
-        cmocka_unit_test(test_a_save_that_fails_is_told_once_and_at_the_end),
+        cmocka_unit_test(test_a_failed_save_is_reported_once_and_the_last_one_again_at_the_end),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

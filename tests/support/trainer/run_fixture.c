@@ -1,6 +1,7 @@
 /* run_fixture.c -- starts and interrupts small runs of the program. See run_fixture.h. */
 #include "tests/support/trainer/run_fixture.h"
 
+#include "parallel/checkpoint/folder.h"
 #include "tests/support/files/scratch.h"
 #include "tests/support/support.h"
 
@@ -226,4 +227,15 @@ int lines_of(const char *run, const char *event)
         n += *p == '\n';
     free(text);
     return n;
+}
+
+void only_checkpoint(const char *run, int64_t step)
+{
+    char err[512];
+    int64_t *steps;
+    int n = checkpoint_list(run, &steps, err, sizeof err);
+    if (n != 1 || steps[0] != step)
+        fail_msg("%s: %d checkpoints, the newest of step %lld, not only one of step %lld", run, n,
+                 n > 0 ? (long long)steps[n - 1] : -1, (long long)step);
+    free(steps);
 }

@@ -54,5 +54,7 @@ char *events(const char *run, const char *event);
 int lines_of(const char *run, const char *event);
 /* Fails unless both runs have the same steps, evaluations and samples. */
 void same_runs(const char *a, const char *b);
+/* Fails unless RUN has exactly one checkpoint, of this step. */
+void only_checkpoint(const char *run, int64_t step);
 
 #endif
