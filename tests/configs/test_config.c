@@ -203,7 +203,7 @@ static void every_preset_loads_and_prints_back_to_itself(void **state)
 
 /* The stored config of an imported run may name no data: it is inspected all the same, and a start
  * of the run is told in one sentence what to add. */
-static void a_stored_config_needs_no_data_before_the_run_is_trained(void **state)
+static void a_stored_config_without_data_can_be_inspected_but_not_started(void **state)
 {
     (void)state;
     static const char text[] = "{\"model\": {}, \"train_steps\": 3}";
@@ -227,7 +227,8 @@ static void a_stored_config_needs_no_data_before_the_run_is_trained(void **state
     config_free(c);
 }
 
-static void deepspeed_and_hugging_face_files_load_or_list_what_to_change(void **state)
+static void
+deepspeed_and_hugging_face_files_load_or_are_refused_with_a_list_of_changes(void **state)
 {
     (void)state;
     char *text = config_test_file("tests/golden/config_smallest.json");
@@ -357,8 +358,9 @@ int main(void)
         cmocka_unit_test(config_likely_vocab_guesses_the_vocabulary_from_the_config),
         cmocka_unit_test(a_file_that_cannot_be_read_is_named_in_the_error),
         cmocka_unit_test(every_preset_loads_and_prints_back_to_itself),
-        cmocka_unit_test(a_stored_config_needs_no_data_before_the_run_is_trained),
-        cmocka_unit_test(deepspeed_and_hugging_face_files_load_or_list_what_to_change),
+        cmocka_unit_test(a_stored_config_without_data_can_be_inspected_but_not_started),
+        cmocka_unit_test(
+            deepspeed_and_hugging_face_files_load_or_are_refused_with_a_list_of_changes),
         cmocka_unit_test(config_commands_exit_with_the_documented_codes),
         cmocka_unit_test(mutated_configs_are_accepted_or_refused_without_a_crash),
     };

@@ -23,7 +23,7 @@ static const Config *with_params(const char *type, const char *params, const cha
     return config_test_keys(keys);
 }
 
-static void a_learning_rate_and_a_warmup_of_auto_are_those_of_hugging_face(void **state)
+static void auto_learning_rate_and_warmup_equal_hugging_faces_defaults(void **state)
 {
     (void)state;
     static const char *const types[] = {"AdamW", "Adam", "SGD"};
@@ -52,7 +52,7 @@ static void a_learning_rate_and_a_warmup_of_auto_are_those_of_hugging_face(void 
     config_free(c);
 }
 
-static void without_a_batch_the_micro_batch_is_that_of_auto(void **state)
+static void without_a_batch_size_the_micro_batch_is_8_as_with_auto(void **state)
 {
     (void)state;
     static const struct {
@@ -81,7 +81,7 @@ static void without_a_batch_the_micro_batch_is_that_of_auto(void **state)
 }
 
 /* PyTorch's AdamW has another default than DeepSpeed's. Hugging Face's trainer fills in 0. */
-static void torch_adam_brings_the_weight_decay_of_pytorch(void **state)
+static void torch_adam_uses_the_default_weight_decay_of_pytorch(void **state)
 {
     (void)state;
     static const struct {
@@ -108,7 +108,7 @@ static void torch_adam_brings_the_weight_decay_of_pytorch(void **state)
     }
 }
 
-static void a_count_beyond_every_run_is_clamped(void **state)
+static void a_count_larger_than_any_run_is_clamped(void **state)
 {
     (void)state;
     const Config *c = config_test_keys(
@@ -216,7 +216,7 @@ static char *outcome(const char *text)
     return out;
 }
 
-static void each_file_of_the_table_ends_as_it_says(void **state)
+static void each_file_of_the_table_is_accepted_or_refused_as_the_table_says(void **state)
 {
     (void)state;
     int n_files = 0;
@@ -247,11 +247,11 @@ int main(void)
 {
     golden = take_text("tests/golden/config_foreign.txt");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_file_of_the_table_ends_as_it_says),
-        cmocka_unit_test(a_learning_rate_and_a_warmup_of_auto_are_those_of_hugging_face),
-        cmocka_unit_test(without_a_batch_the_micro_batch_is_that_of_auto),
-        cmocka_unit_test(torch_adam_brings_the_weight_decay_of_pytorch),
-        cmocka_unit_test(a_count_beyond_every_run_is_clamped),
+        cmocka_unit_test(each_file_of_the_table_is_accepted_or_refused_as_the_table_says),
+        cmocka_unit_test(auto_learning_rate_and_warmup_equal_hugging_faces_defaults),
+        cmocka_unit_test(without_a_batch_size_the_micro_batch_is_8_as_with_auto),
+        cmocka_unit_test(torch_adam_uses_the_default_weight_decay_of_pytorch),
+        cmocka_unit_test(a_count_larger_than_any_run_is_clamped),
         cmocka_unit_test(max_grad_norm_of_an_optimizer_is_gradient_clipping),
         cmocka_unit_test(a_set_of_null_drops_a_key_or_a_section_of_the_file),
     };

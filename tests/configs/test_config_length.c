@@ -52,7 +52,7 @@ static void tokens_of_a_run_are_rounded_up_to_whole_steps(void **state)
     }
 }
 
-static void tokens_and_steps_that_come_to_the_same_are_one_run(void **state)
+static void tokens_and_steps_that_give_the_same_length_are_the_same_run(void **state)
 {
     (void)state;
     static const char *const keys[] = {"train_tokens\": 470", "train_steps\": 10",
@@ -105,7 +105,7 @@ static void tokens_that_no_run_can_have_are_refused(void **state)
 }
 
 /* Opened on more ranks, a stored config with train_tokens has fewer steps than its warmup. */
-static void a_stored_run_by_tokens_opens_on_more_ranks(void **state)
+static void a_stored_run_whose_length_is_in_tokens_opens_on_more_ranks(void **state)
 {
     (void)state;
     static const char text[] =
@@ -159,9 +159,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_of_a_run_are_rounded_up_to_whole_steps),
-        cmocka_unit_test(tokens_and_steps_that_come_to_the_same_are_one_run),
+        cmocka_unit_test(tokens_and_steps_that_give_the_same_length_are_the_same_run),
         cmocka_unit_test(tokens_that_no_run_can_have_are_refused),
-        cmocka_unit_test(a_stored_run_by_tokens_opens_on_more_ranks),
+        cmocka_unit_test(a_stored_run_whose_length_is_in_tokens_opens_on_more_ranks),
         cmocka_unit_test(patience_that_nothing_can_end_gives_a_notice),
     };
     return cmocka_run_group_tests_name("config length", tests, NULL, NULL);

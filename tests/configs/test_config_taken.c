@@ -30,7 +30,7 @@ static char *taken(const char *text)
     return out;
 }
 
-static void a_file_that_says_nothing_leaves_everything_open(void **state)
+static void an_empty_file_takes_every_default(void **state)
 {
     (void)state;
     char *rows = taken("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8}");
@@ -47,7 +47,7 @@ static void a_file_that_says_nothing_leaves_everything_open(void **state)
     free(rows);
 }
 
-static void given_keys_are_not_listed_and_auto_is(void **state)
+static void keys_that_are_given_are_not_listed_but_those_set_to_auto_are(void **state)
 {
     (void)state;
     char *rows = taken(
@@ -68,7 +68,7 @@ static void given_keys_are_not_listed_and_auto_is(void **state)
     free(rows);
 }
 
-static void an_automatic_learning_rate_is_that_of_hugging_face(void **state)
+static void the_auto_learning_rate_equals_hugging_faces_default(void **state)
 {
     (void)state;
     char *rows =
@@ -85,9 +85,9 @@ static void an_automatic_learning_rate_is_that_of_hugging_face(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_that_says_nothing_leaves_everything_open),
-        cmocka_unit_test(given_keys_are_not_listed_and_auto_is),
-        cmocka_unit_test(an_automatic_learning_rate_is_that_of_hugging_face),
+        cmocka_unit_test(an_empty_file_takes_every_default),
+        cmocka_unit_test(keys_that_are_given_are_not_listed_but_those_set_to_auto_are),
+        cmocka_unit_test(the_auto_learning_rate_equals_hugging_faces_default),
     };
     return cmocka_run_group_tests_name("config taken", tests, NULL, NULL);
 }

@@ -105,7 +105,7 @@ static void check_error(const char *json, int n, const char *const *set, const c
     config_report_free(&report);
 }
 
-static void what_is_no_object_of_sets_is_refused_with_an_example(void **state)
+static void a_value_that_is_not_an_object_of_sets_is_refused_with_an_example(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -148,7 +148,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sets_are_read_in_order_and_printed_so_that_they_read_back),
         cmocka_unit_test(a_set_of_the_command_line_replaces_those_of_the_file),
-        cmocka_unit_test(what_is_no_object_of_sets_is_refused_with_an_example),
+        cmocka_unit_test(a_value_that_is_not_an_object_of_sets_is_refused_with_an_example),
         cmocka_unit_test(there_may_be_as_many_sets_as_a_run_keeps),
     };
     return cmocka_run_group_tests_name("eval.sets", tests, NULL, NULL);

@@ -90,7 +90,7 @@ static void compare(const Holder *a, const Holder *b, int call)
                  (long long)y->allocations);
 }
 
-static void test_the_counters_are_those_of_every_backend(void **state)
+static void test_the_counters_count_as_on_every_backend(void **state)
 {
     const Backend *backend;
     int compared = 0;
@@ -121,7 +121,7 @@ static void test_the_counters_are_those_of_every_backend(void **state)
 }
 
 /* 40 TiB on a device of 80 GiB. */
-static void test_memory_is_distinct_and_never_runs_out(void **state)
+static void test_allocations_are_distinct_and_never_fail(void **state)
 {
     enum { PIECES = 40 };
     Device dev;
@@ -149,7 +149,7 @@ static void test_memory_is_distinct_and_never_runs_out(void **state)
     device_close(&dev);
 }
 
-static void test_memory_shrinks_by_what_is_held(void **state)
+static void test_available_memory_shrinks_by_the_allocated_bytes(void **state)
 {
     Device dev;
     size_t available, total;
@@ -165,7 +165,7 @@ static void test_memory_shrinks_by_what_is_held(void **state)
     device_close(&dev);
 }
 
-static void test_streams_are_those_of_the_place(void **state)
+static void test_the_streams_are_distinct_only_on_a_device_with_its_own_memory(void **state)
 {
     (void)state;
     for (int place = PLACE_HOST; place <= PLACE_DEVICE; place++) {
@@ -185,7 +185,7 @@ static void test_streams_are_those_of_the_place(void **state)
 }
 
 /* Host memory is real, and nothing that would read device memory does. */
-static void test_nothing_is_read_or_written(void **state)
+static void test_ops_and_copies_read_and_write_nothing(void **state)
 {
     Device dev;
     char text[128];
@@ -213,7 +213,7 @@ static void test_nothing_is_read_or_written(void **state)
     device_close(&dev);
 }
 
-static void test_no_name_opens_it(void **state)
+static void test_device_open_opens_no_counted_device(void **state)
 {
     Device dev;
     char err[256];
@@ -225,12 +225,12 @@ static void test_no_name_opens_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_counters_are_those_of_every_backend),
-        cmocka_unit_test(test_memory_is_distinct_and_never_runs_out),
-        cmocka_unit_test(test_memory_shrinks_by_what_is_held),
-        cmocka_unit_test(test_streams_are_those_of_the_place),
-        cmocka_unit_test(test_nothing_is_read_or_written),
-        cmocka_unit_test(test_no_name_opens_it),
+        cmocka_unit_test(test_the_counters_count_as_on_every_backend),
+        cmocka_unit_test(test_allocations_are_distinct_and_never_fail),
+        cmocka_unit_test(test_available_memory_shrinks_by_the_allocated_bytes),
+        cmocka_unit_test(test_the_streams_are_distinct_only_on_a_device_with_its_own_memory),
+        cmocka_unit_test(test_ops_and_copies_read_and_write_nothing),
+        cmocka_unit_test(test_device_open_opens_no_counted_device),
     };
     return cmocka_run_group_tests_name("counted device", tests, NULL, NULL);
 }

@@ -57,7 +57,7 @@ static void test_an_entry_has_its_number_time_and_place(void **state)
 }
 
 /* The ring keeps the last FLIGHT_ENTRIES, in order. */
-static void test_the_ring_wraps(void **state)
+static void test_the_ring_buffer_overwrites_its_oldest_entries(void **state)
 {
     (void)state;
     const int64_t all = 2 * FLIGHT_ENTRIES + 17;
@@ -81,7 +81,7 @@ static void test_the_ring_wraps(void **state)
 }
 
 /* Works nest; one that is under way is in a snapshot even if the ring has passed it. */
-static void test_works_under_way_are_kept(void **state)
+static void test_entries_of_running_tasks_are_kept(void **state)
 {
     (void)state;
     Flight *f = flight_create();
@@ -102,7 +102,7 @@ static void test_works_under_way_are_kept(void **state)
     flight_free(f);
 }
 
-static void test_what_is_hidden_is_not_noted(void **state)
+static void test_nothing_is_recorded_while_recording_is_hidden(void **state)
 {
     (void)state;
     Flight *f = flight_create();
@@ -124,7 +124,7 @@ static void test_what_is_hidden_is_not_noted(void **state)
     flight_free(f);
 }
 
-static void test_no_flight_notes_nothing(void **state)
+static void test_without_a_flight_recorder_nothing_is_recorded(void **state)
 {
     (void)state;
     flight_at(NULL, 1, 1, FLIGHT_FORWARD);
@@ -270,10 +270,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_entry_has_its_number_time_and_place),
-        cmocka_unit_test(test_the_ring_wraps),
-        cmocka_unit_test(test_works_under_way_are_kept),
-        cmocka_unit_test(test_what_is_hidden_is_not_noted),
-        cmocka_unit_test(test_no_flight_notes_nothing),
+        cmocka_unit_test(test_the_ring_buffer_overwrites_its_oldest_entries),
+        cmocka_unit_test(test_entries_of_running_tasks_are_kept),
+        cmocka_unit_test(test_nothing_is_recorded_while_recording_is_hidden),
+        cmocka_unit_test(test_without_a_flight_recorder_nothing_is_recorded),
         cmocka_unit_test(test_groups_are_kept_once),
         cmocka_unit_test(test_messages_are_counted_by_pair),
         cmocka_unit_test(test_a_racing_reader_sees_whole_entries),

@@ -111,7 +111,7 @@ static void test_columns_count_characters_and_not_bytes(void **state)
     json_free(&json);
 }
 
-static void test_numbers_that_are_no_exact_integers_are_not_read_as_such(void **state)
+static void test_numbers_that_are_not_exact_integers_are_not_read_as_integers(void **state)
 {
     (void)state;
     static const struct {
@@ -333,7 +333,7 @@ int main(void)
         cmocka_unit_test(test_comments_and_trailing_commas_are_accepted),
         cmocka_unit_test(test_each_node_ends_after_its_own_children),
         cmocka_unit_test(test_columns_count_characters_and_not_bytes),
-        cmocka_unit_test(test_numbers_that_are_no_exact_integers_are_not_read_as_such),
+        cmocka_unit_test(test_numbers_that_are_not_exact_integers_are_not_read_as_integers),
         cmocka_unit_test(test_duplicate_keys_are_found_even_if_written_with_escapes),
         cmocka_unit_test(test_invalid_bytes_are_refused_with_their_offset),
         cmocka_unit_test(test_texts_beyond_the_limits_of_size_depth_or_keys_are_refused),

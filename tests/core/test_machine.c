@@ -36,7 +36,7 @@ static size_t left(const char *groups, const char *root)
 }
 
 /* The groups of a job, of its step and of its task are inside one another. */
-static void test_the_smallest_of_all_groups_counts(void **state)
+static void test_the_smallest_limit_of_all_control_groups_is_used(void **state)
 {
     static const char own[] = "0::/slurm/job_7/step_0/task_1\n";
     (void)state;
@@ -53,7 +53,7 @@ static void test_the_smallest_of_all_groups_counts(void **state)
     assert_true(left("nonsense\n1:2\n", "two") == SIZE_MAX);
 }
 
-static void test_groups_of_version_1_count(void **state)
+static void test_control_groups_of_version_1_limit_the_memory(void **state)
 {
     static const char own[] = "5:cpuset:/job\n4:memory:/job/step\n1:cpu,cpuacct:/\n0::/\n";
     (void)state;
@@ -65,7 +65,7 @@ static void test_groups_of_version_1_count(void **state)
 }
 
 /* A container sees its own group as the outermost one, whatever the path says. */
-static void test_the_limit_of_a_container_counts(void **state)
+static void test_the_memory_limit_of_a_container_is_used(void **state)
 {
     (void)state;
     put_group("box", 2, "64\n", "14\n", "0");
@@ -78,9 +78,9 @@ static void test_the_limit_of_a_container_counts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_smallest_of_all_groups_counts),
-        cmocka_unit_test(test_groups_of_version_1_count),
-        cmocka_unit_test(test_the_limit_of_a_container_counts),
+        cmocka_unit_test(test_the_smallest_limit_of_all_control_groups_is_used),
+        cmocka_unit_test(test_control_groups_of_version_1_limit_the_memory),
+        cmocka_unit_test(test_the_memory_limit_of_a_container_is_used),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

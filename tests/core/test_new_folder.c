@@ -58,7 +58,7 @@ static int names_in_a(void)
     return count;
 }
 
-static void test_it_is_synced_before_and_after_it_gets_its_name(void **state)
+static void test_a_new_folder_is_synced_before_and_after_it_is_renamed(void **state)
 {
     (void)state;
     char err[300], log[4096] = "";
@@ -73,7 +73,7 @@ static void test_it_is_synced_before_and_after_it_gets_its_name(void **state)
     clear();
 }
 
-static void test_each_call_that_fails_leaves_nothing_half(void **state)
+static void test_each_call_that_fails_leaves_no_partial_result(void **state)
 {
     (void)state;
     char err[300];
@@ -91,7 +91,7 @@ static void test_each_call_that_fails_leaves_nothing_half(void **state)
     }
 }
 
-static void test_what_is_there_is_not_replaced(void **state)
+static void test_an_existing_file_or_folder_is_not_replaced(void **state)
 {
     (void)state;
     char err[300];
@@ -111,7 +111,7 @@ static void test_what_is_there_is_not_replaced(void **state)
 }
 
 /* Another process has put something there while the folder was written. */
-static void test_what_has_come_since_is_not_replaced(void **state)
+static void test_a_folder_that_appeared_meanwhile_is_not_replaced(void **state)
 {
     (void)state;
     char err[300];
@@ -127,7 +127,7 @@ static void test_what_has_come_since_is_not_replaced(void **state)
     clear();
 }
 
-static void test_an_aborted_one_is_gone(void **state)
+static void test_an_aborted_folder_is_removed(void **state)
 {
     (void)state;
     char err[300];
@@ -170,7 +170,7 @@ static void begin_a_file(void)
     if (!atomic_file_open(&file, &fs_system, "a/new", err, sizeof err)) _exit(1);
 }
 
-static void test_what_killed_processes_have_left_is_removed(void **state)
+static void test_files_left_by_killed_processes_are_removed(void **state)
 {
     (void)state;
     static const char *const others[] = {"a/new.tmp-x-0", "a/new.tmp-7-0.old", "a/newer.tmp-7-0",
@@ -194,7 +194,7 @@ static void test_what_killed_processes_have_left_is_removed(void **state)
     clear();
 }
 
-static void test_the_room_of_a_disk_is_compared(void **state)
+static void test_the_free_space_of_a_disk_is_checked(void **state)
 {
     (void)state;
     char err[300];
@@ -213,13 +213,13 @@ static void test_the_room_of_a_disk_is_compared(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_it_is_synced_before_and_after_it_gets_its_name),
-        cmocka_unit_test(test_each_call_that_fails_leaves_nothing_half),
-        cmocka_unit_test(test_what_is_there_is_not_replaced),
-        cmocka_unit_test(test_what_has_come_since_is_not_replaced),
-        cmocka_unit_test(test_an_aborted_one_is_gone),
-        cmocka_unit_test(test_what_killed_processes_have_left_is_removed),
-        cmocka_unit_test(test_the_room_of_a_disk_is_compared),
+        cmocka_unit_test(test_a_new_folder_is_synced_before_and_after_it_is_renamed),
+        cmocka_unit_test(test_each_call_that_fails_leaves_no_partial_result),
+        cmocka_unit_test(test_an_existing_file_or_folder_is_not_replaced),
+        cmocka_unit_test(test_a_folder_that_appeared_meanwhile_is_not_replaced),
+        cmocka_unit_test(test_an_aborted_folder_is_removed),
+        cmocka_unit_test(test_files_left_by_killed_processes_are_removed),
+        cmocka_unit_test(test_the_free_space_of_a_disk_is_checked),
     };
     return cmocka_run_group_tests_name("new folders", tests, enter_scratch, leave_scratch);
 }

@@ -107,7 +107,7 @@ static void test_a_wait_is_for_the_latest_record_of_its_event(void **state)
 }
 
 /* A stream is in order with itself, and what came before the graph is no part of it. */
-static void test_waits_for_nothing_are_no_nodes(void **state)
+static void test_a_wait_with_nothing_to_wait_for_adds_no_node(void **state)
 {
     Recorded r;
     Event never = {0}, empty = {0};
@@ -199,7 +199,7 @@ static void test_collectives_name_their_group_and_count_the_whole_tensor(void **
 }
 
 /* The waits before the messages of a group come before them, as the streams have it. */
-static void test_messages_of_a_group_are_one_node_at_its_end(void **state)
+static void test_the_messages_of_a_group_of_calls_become_one_node_when_it_ends(void **state)
 {
     Recorded r;
     (void)state;
@@ -223,7 +223,7 @@ static void test_messages_of_a_group_are_one_node_at_its_end(void **state)
 }
 
 /* What a transport does to carry a call is hidden. */
-static void test_the_work_of_a_transport_is_hidden(void **state)
+static void test_the_work_by_which_a_transport_carries_out_a_call_is_not_recorded(void **state)
 {
     Recorded r;
     Event own = {0};
@@ -343,7 +343,7 @@ static void test_a_graph_is_printed_in_the_order_of_issue(void **state)
 }
 
 /* Room grows by doubling. */
-static void test_graphs_grow_and_are_used_again(void **state)
+static void test_graphs_grow_and_can_be_reused(void **state)
 {
     Recorded r;
     (void)state;
@@ -370,15 +370,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nodes_are_on_their_streams_in_the_order_of_issue),
         cmocka_unit_test(test_a_wait_is_for_the_latest_record_of_its_event),
-        cmocka_unit_test(test_waits_for_nothing_are_no_nodes),
+        cmocka_unit_test(test_a_wait_with_nothing_to_wait_for_adds_no_node),
         cmocka_unit_test(test_host_memory_has_one_stream_without_waits),
         cmocka_unit_test(test_without_a_graph_nothing_is_recorded),
         cmocka_unit_test(test_collectives_name_their_group_and_count_the_whole_tensor),
-        cmocka_unit_test(test_messages_of_a_group_are_one_node_at_its_end),
-        cmocka_unit_test(test_the_work_of_a_transport_is_hidden),
+        cmocka_unit_test(test_the_messages_of_a_group_of_calls_become_one_node_when_it_ends),
+        cmocka_unit_test(test_the_work_by_which_a_transport_carries_out_a_call_is_not_recorded),
         cmocka_unit_test(test_graphs_differ_if_any_field_does),
         cmocka_unit_test(test_a_graph_is_printed_in_the_order_of_issue),
-        cmocka_unit_test(test_graphs_grow_and_are_used_again),
+        cmocka_unit_test(test_graphs_grow_and_can_be_reused),
     };
     return cmocka_run_group_tests_name("recorder", tests, NULL, NULL);
 }

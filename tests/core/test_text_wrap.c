@@ -96,7 +96,7 @@ static void test_a_long_command_is_folded_so_that_it_can_be_pasted(void **state)
 }
 
 /* é as one character and as two, Chinese, a zero-width space, an emoji, an invalid byte. */
-static void test_columns_are_those_of_a_terminal(void **state)
+static void test_the_width_of_text_is_counted_in_terminal_columns(void **state)
 {
     (void)state;
     static const struct {
@@ -174,7 +174,7 @@ int main(void)
         cmocka_unit_test(test_wrapped_lines_fit_and_lose_no_character),
         cmocka_unit_test(test_a_message_keeps_its_commands_whole),
         cmocka_unit_test(test_a_long_command_is_folded_so_that_it_can_be_pasted),
-        cmocka_unit_test(test_columns_are_those_of_a_terminal),
+        cmocka_unit_test(test_the_width_of_text_is_counted_in_terminal_columns),
         cmocka_unit_test(test_random_messages_lose_nothing_and_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

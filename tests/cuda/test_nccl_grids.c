@@ -69,7 +69,7 @@ static void set_mode(int mode, int seed)
     setenv("EMU_NCCL_CONNECT", modes[mode].connect, 1);
     setenv("EMU_NCCL_LEAVE", modes[mode].leave, 1);
     setenv("EMU_NCCL_RESERVE", "4096", 1); /* NCCL allocates memory, too */
-    setenv("EMU_LOADS", "before", 1);      /* a kernel that is loaded later might wait for NCCL */
+    setenv("EMU_LOADS", "before", 1);      /* later loads and page-locking might wait for NCCL */
 }
 
 static GridCase case_of(int i)
@@ -85,7 +85,7 @@ static GridCase case_of(int i)
  * uses CUDA, because a process that is forked after that cannot use it. */
 static GridRun forked[CASES];
 
-static void test_ranks_that_are_processes_train(void **state)
+static void test_ranks_that_are_processes_train_with_the_same_results(void **state)
 {
     (void)state;
     if (device_survey("cuda").count < MOST_RANKS) skip_because("cuda: fewer than four devices");
@@ -168,7 +168,7 @@ static void open_and_close(Comm *world, void *context)
  * stages allocated memory for their group of the axis dp, this would wait for the second stage's
  * GPU and keep the third stage's host from launching its call. With fewer ranks, no two
  * neighbouring groups of grid_connect need the meeting. */
-static void test_ranks_meet_before_nccl_connects_each_group(void **state)
+static void test_ranks_pass_a_barrier_before_nccl_connects_each_group(void **state)
 {
     (void)state;
     GridCase c;
@@ -202,7 +202,7 @@ static void close_while_a_message_is_late(Comm *world, void *context)
     trainer_close(&t);
 }
 
-static void test_ranks_meet_before_they_release_memory(void **state)
+static void test_ranks_pass_a_barrier_before_they_release_memory(void **state)
 {
     enum { STAGES = 3 };
     (void)state;
@@ -291,9 +291,9 @@ static void test_masters_are_copied_after_the_first_weight_gather(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_that_are_processes_train),
-        cmocka_unit_test(test_ranks_meet_before_nccl_connects_each_group),
-        cmocka_unit_test(test_ranks_meet_before_they_release_memory),
+        cmocka_unit_test(test_ranks_that_are_processes_train_with_the_same_results),
+        cmocka_unit_test(test_ranks_pass_a_barrier_before_nccl_connects_each_group),
+        cmocka_unit_test(test_ranks_pass_a_barrier_before_they_release_memory),
         cmocka_unit_test(test_masters_are_copied_after_the_first_weight_gather),
         cmocka_unit_test(test_bug_16_31_ranks_with_a_gpu_each_train_like_a_single_rank),
     };

@@ -182,7 +182,7 @@ static const struct {
     {6, 65535, "token 65535 at byte 1036"},
 };
 
-static void test_what_is_wrong_is_named_with_its_offset(void **state)
+static void test_errors_give_the_offset_of_the_mistake(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
@@ -232,7 +232,7 @@ int main(void)
         cmocka_unit_test(test_the_lowest_loss_per_token_chooses),
         cmocka_unit_test(test_a_file_that_is_cut_anywhere_is_refused),
         cmocka_unit_test(test_each_flipped_bit_is_an_error_or_a_valid_reading),
-        cmocka_unit_test(test_what_is_wrong_is_named_with_its_offset),
+        cmocka_unit_test(test_errors_give_the_offset_of_the_mistake),
         cmocka_unit_test(test_mutated_files_are_read_or_refused),
     };
     return cmocka_run_group_tests_name("choice_file", tests, NULL, NULL);

@@ -303,7 +303,7 @@ static double seconds_for(const Tokenizer *t, const char *text, int64_t size)
 
 /* A loop that is quadratic would take minutes. The bound is wide, because tests share the machine;
  * it is for a hundred times the time that prose takes. */
-static void test_a_megabyte_without_a_border_takes_about_as_long_as_prose(void **state)
+static void test_a_megabyte_without_word_borders_takes_about_as_long_as_prose(void **state)
 {
     (void)state;
     enum { N = 1 << 20 };
@@ -332,7 +332,7 @@ int main(void)
         cmocka_unit_test(test_merges_in_any_order_are_applied_by_rank_from_left_to_right),
         cmocka_unit_test(test_training_on_threads_gives_the_tokenizer_of_one_thread),
         cmocka_unit_test(test_shards_do_not_depend_on_the_number_of_threads),
-        cmocka_unit_test(test_a_megabyte_without_a_border_takes_about_as_long_as_prose),
+        cmocka_unit_test(test_a_megabyte_without_word_borders_takes_about_as_long_as_prose),
     };
     return cmocka_run_group_tests_name("merger", tests, NULL, NULL);
 }

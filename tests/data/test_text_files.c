@@ -60,7 +60,7 @@ static void check_contents_refused(const char *name, const char *bytes, size_t s
 #define REFUSED(name, bytes, after_name)                                                           \
     check_contents_refused(name, bytes, sizeof(bytes) - 1, after_name)
 
-static void a_file_that_is_not_text_is_named_as_what_it_is(void **state)
+static void the_error_about_a_file_that_is_not_text_says_what_kind_it_is(void **state)
 {
     (void)state;
     REFUSED("a.txt", "\xFF\xFEt\0h\0e\0", " is UTF-16, not UTF-8; convert it: iconv -f utf-16 -t");
@@ -85,7 +85,7 @@ static void a_file_that_fails_while_it_is_read_is_refused(void **state)
                   "/proc/self/mem cannot be read: Input/output error");
 }
 
-static void packed_bytes_are_checked_like_others(void **state)
+static void compressed_bytes_are_checked_like_uncompressed_ones(void **state)
 {
     (void)state;
     /* "caf\xE9" in UTF-16 with a mark, stored without compression. */
@@ -122,7 +122,7 @@ static char *repeated(const char *path, int times, size_t cut, size_t *size)
     return all;
 }
 
-static void packed_files_are_unpacked_and_must_be_complete(void **state)
+static void compressed_files_are_decompressed_and_must_be_complete(void **state)
 {
     (void)state;
     const char *const paths[] = {packed_gz, packed_zst};
@@ -182,7 +182,7 @@ static void zeros_after_a_gzip_member_are_ignored(void **state)
     folder_drop(folder);
 }
 
-static void a_packed_file_without_its_library_is_named_as_what_it_is(void **state)
+static void the_error_about_a_compressed_file_without_its_library_names_the_kind(void **state)
 {
     (void)state;
     char err[512];
@@ -277,7 +277,7 @@ static void a_key_in_a_command_is_one_word(void **state)
     check_line("a.jsonl", "{\"a\\nb\":\"x\"}", NO_TEXT("\"a?b\""));
 }
 
-static void a_json_document_is_named_as_what_it_is(void **state)
+static void the_error_about_a_json_document_says_that_it_is_one(void **state)
 {
     (void)state;
 #define DOCUMENT(place)                                                                            \
@@ -314,7 +314,7 @@ static void changes_of_the_text_are_counted(void **state)
 }
 
 /* A large text is kept in a file without a name, and has the same bytes. */
-static void a_text_beyond_the_limit_is_kept_in_a_file(void **state)
+static void a_text_longer_than_the_memory_limit_is_kept_in_a_file(void **state)
 {
     (void)state;
     enum { SIZE = 300000, PIECES = 20 };
@@ -351,18 +351,18 @@ static void a_text_beyond_the_limit_is_kept_in_a_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_that_is_not_text_is_named_as_what_it_is),
+        cmocka_unit_test(the_error_about_a_file_that_is_not_text_says_what_kind_it_is),
         cmocka_unit_test(a_file_that_fails_while_it_is_read_is_refused),
-        cmocka_unit_test(packed_bytes_are_checked_like_others),
+        cmocka_unit_test(compressed_bytes_are_checked_like_uncompressed_ones),
         cmocka_unit_test(zeros_after_a_gzip_member_are_ignored),
         cmocka_unit_test(a_key_in_a_command_is_one_word),
-        cmocka_unit_test(a_json_document_is_named_as_what_it_is),
-        cmocka_unit_test(packed_files_are_unpacked_and_must_be_complete),
-        cmocka_unit_test(a_packed_file_without_its_library_is_named_as_what_it_is),
+        cmocka_unit_test(the_error_about_a_json_document_says_that_it_is_one),
+        cmocka_unit_test(compressed_files_are_decompressed_and_must_be_complete),
+        cmocka_unit_test(the_error_about_a_compressed_file_without_its_library_names_the_kind),
         cmocka_unit_test(a_folder_gives_all_files_in_it_in_the_order_of_their_names),
         cmocka_unit_test(bad_lines_are_errors_that_help_or_are_counted_and_skipped),
         cmocka_unit_test(changes_of_the_text_are_counted),
-        cmocka_unit_test(a_text_beyond_the_limit_is_kept_in_a_file),
+        cmocka_unit_test(a_text_longer_than_the_memory_limit_is_kept_in_a_file),
     };
     return cmocka_run_group_tests_name("text files", tests, NULL, NULL);
 }

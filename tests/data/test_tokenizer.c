@@ -185,7 +185,7 @@ static void check_training(const char *text, int vocab)
     tokenizer_free(t);
 }
 
-static void test_training_gives_the_merges_of_naive_training(void **state)
+static void test_training_gives_the_same_merges_as_naive_training(void **state)
 {
     (void)state;
     for (uint64_t stream = 0; stream < 3; stream++) {
@@ -259,7 +259,7 @@ static void check_encoding(const char *text, int64_t vocab, const char *letters)
     tokenizer_free(t);
 }
 
-static void test_encoding_gives_the_ids_of_naive_encoding(void **state)
+static void test_encoding_gives_the_same_ids_as_naive_encoding(void **state)
 {
     (void)state;
     char *text = drawn_text(7, 2000);
@@ -315,7 +315,7 @@ static void test_cached_words_get_the_same_ids(void **state)
     tokenizer_free(t);
 }
 
-static void test_encoding_in_parts_gives_the_ids_of_the_whole_text(void **state)
+static void test_encoding_in_parts_gives_the_same_ids_as_encoding_at_once(void **state)
 {
     (void)state;
     char *text = drawn_text(9, 2000);
@@ -383,13 +383,13 @@ static void test_text_is_never_encoded_as_a_special_token(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_words_are_split_as_by_gpt2s_regular_expression),
-    cmocka_unit_test(test_training_gives_the_merges_of_naive_training),
+    cmocka_unit_test(test_training_gives_the_same_merges_as_naive_training),
     cmocka_unit_test(test_training_reports_the_largest_possible_vocabulary),
     cmocka_unit_test(test_a_limit_on_the_vocabulary_stops_at_pairs_that_occur_once),
-    cmocka_unit_test(test_encoding_gives_the_ids_of_naive_encoding),
+    cmocka_unit_test(test_encoding_gives_the_same_ids_as_naive_encoding),
     cmocka_unit_test(test_decoding_gives_back_any_encoded_bytes),
     cmocka_unit_test(test_cached_words_get_the_same_ids),
-    cmocka_unit_test(test_encoding_in_parts_gives_the_ids_of_the_whole_text),
+    cmocka_unit_test(test_encoding_in_parts_gives_the_same_ids_as_encoding_at_once),
     cmocka_unit_test(test_a_word_of_a_million_letters_is_encoded_and_decoded),
     cmocka_unit_test(test_text_is_never_encoded_as_a_special_token),
 };

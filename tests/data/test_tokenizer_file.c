@@ -193,7 +193,7 @@ static void test_tokenizer_files_that_would_encode_differently_are_refused(void 
 
 /* The template is followed for what comes before a text; prompts get it, and it is kept in files.
  */
-static void test_the_token_before_a_text_is_that_of_the_post_processor(void **state)
+static void test_the_token_before_a_text_is_taken_from_the_post_processor(void **state)
 {
     static const char level[] = "{\"type\": \"ByteLevel\", \"trim_offsets\": false}";
     static const struct {
@@ -338,7 +338,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_a_folder_is_read_by_the_tokenizer_in_it),
     cmocka_unit_test(test_merges_as_strings_and_as_pairs_give_the_same_tokenizer),
     cmocka_unit_test(test_tokenizer_files_that_would_encode_differently_are_refused),
-    cmocka_unit_test(test_the_token_before_a_text_is_that_of_the_post_processor),
+    cmocka_unit_test(test_the_token_before_a_text_is_taken_from_the_post_processor),
     cmocka_unit_test(test_a_post_processor_that_is_not_followed_is_refused),
     cmocka_unit_test(test_a_tokenizer_json_without_merges_is_refused),
     cmocka_unit_test(test_special_tokens_that_are_not_text_are_refused),

@@ -145,13 +145,13 @@ static void check_golden(bool rewrite)
     free(contents);
 }
 
-static void test_each_kind_of_tokenizer_gives_the_ids_of_the_reference(void **state)
+static void test_each_kind_of_tokenizer_gives_the_same_ids_as_the_reference(void **state)
 {
     (void)state;
     check_golden(false);
 }
 
-static void test_a_tokenizer_that_was_written_gives_the_same_ids(void **state)
+static void test_a_tokenizer_that_was_written_and_read_back_gives_the_same_ids(void **state)
 {
     (void)state;
     check_golden(true);
@@ -160,7 +160,7 @@ static void test_a_tokenizer_that_was_written_gives_the_same_ids(void **state)
 /* ---- .tiktoken files ------------------------------------------------------------------------- */
 
 /* The merges that follow from ranks must be those that the tokens were made by. */
-static void test_a_tiktoken_file_gives_the_ids_of_its_tokenizer_json(void **state)
+static void test_a_tiktoken_file_gives_the_same_ids_as_its_tokenizer_json(void **state)
 {
     (void)state;
     char *path = text_format("%s/llama3.tiktoken", folder), err[512], *text;
@@ -234,7 +234,7 @@ static char *changed_file(const char *name, const char *from, const char *to)
     return changed;
 }
 
-static void test_what_would_be_encoded_differently_is_refused_by_name(void **state)
+static void test_tokenizer_features_that_would_change_the_ids_are_refused_by_name(void **state)
 {
     (void)state;
     static const char *const change[][4] = {
@@ -271,7 +271,7 @@ static void test_what_would_be_encoded_differently_is_refused_by_name(void **sta
 }
 
 /* A run resumes with a tokenizer of the same hash, so each of these must change it. */
-static void test_the_hash_changes_with_what_determines_the_ids(void **state)
+static void test_the_hash_changes_with_everything_that_determines_the_ids(void **state)
 {
     (void)state;
     static const char *const change[][3] = {
@@ -295,7 +295,7 @@ static void test_the_hash_changes_with_what_determines_the_ids(void **state)
 }
 
 /* Existing runs store this hash: it must never change for GPT-2's pattern. */
-static void test_the_hash_of_a_tokenizer_of_gpt2s_kind_stays_what_it_was(void **state)
+static void test_the_hash_of_a_tokenizer_like_gpt2s_is_the_recorded_one(void **state)
 {
     (void)state;
     Tokenizer *json = load("small.json"), *bpe = load("vocab.bpe");
@@ -307,7 +307,7 @@ static void test_the_hash_of_a_tokenizer_of_gpt2s_kind_stays_what_it_was(void **
 
 /* Text is composed in parts, too, if no added token needs composed text: a part must not begin
  * with a mark that changes the character before. */
-static void test_text_is_composed_in_parts_as_at_once(void **state)
+static void test_text_composed_in_parts_equals_text_composed_at_once(void **state)
 {
     (void)state;
     char *json = changed_file("qwen2.json", "\"normalized\":true", "\"normalized\":false"),
@@ -370,14 +370,14 @@ static void test_a_cut_or_flipped_file_is_an_error_or_a_valid_reading(void **sta
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_kind_of_tokenizer_gives_the_ids_of_the_reference),
-        cmocka_unit_test(test_a_tokenizer_that_was_written_gives_the_same_ids),
-        cmocka_unit_test(test_a_tiktoken_file_gives_the_ids_of_its_tokenizer_json),
+        cmocka_unit_test(test_each_kind_of_tokenizer_gives_the_same_ids_as_the_reference),
+        cmocka_unit_test(test_a_tokenizer_that_was_written_and_read_back_gives_the_same_ids),
+        cmocka_unit_test(test_a_tiktoken_file_gives_the_same_ids_as_its_tokenizer_json),
         cmocka_unit_test(test_a_damaged_line_of_a_tiktoken_file_is_named),
-        cmocka_unit_test(test_what_would_be_encoded_differently_is_refused_by_name),
-        cmocka_unit_test(test_the_hash_changes_with_what_determines_the_ids),
-        cmocka_unit_test(test_the_hash_of_a_tokenizer_of_gpt2s_kind_stays_what_it_was),
-        cmocka_unit_test(test_text_is_composed_in_parts_as_at_once),
+        cmocka_unit_test(test_tokenizer_features_that_would_change_the_ids_are_refused_by_name),
+        cmocka_unit_test(test_the_hash_changes_with_everything_that_determines_the_ids),
+        cmocka_unit_test(test_the_hash_of_a_tokenizer_like_gpt2s_is_the_recorded_one),
+        cmocka_unit_test(test_text_composed_in_parts_equals_text_composed_at_once),
         cmocka_unit_test(test_a_cut_or_flipped_file_is_an_error_or_a_valid_reading),
     };
     return cmocka_run_group_tests_name("tokenizer golden", tests, NULL, NULL);

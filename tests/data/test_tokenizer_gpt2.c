@@ -74,7 +74,7 @@ static char *gpt2_path(void)
     skip_because("no vocab.bpe in $GPT2_BPE_DIR");
 }
 
-static void test_gpt2_vocab_bpe_gives_the_ids_of_tiktoken(void **state)
+static void test_gpt2_vocab_bpe_gives_the_same_ids_as_tiktoken(void **state)
 {
     (void)state;
     char err[512], *path = gpt2_path();
@@ -127,7 +127,7 @@ static void test_gpt2_encoder_json_must_agree_with_the_merges(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_gpt2_vocab_bpe_gives_the_ids_of_tiktoken),
+    cmocka_unit_test(test_gpt2_vocab_bpe_gives_the_same_ids_as_tiktoken),
     cmocka_unit_test(test_gpt2_encoder_json_must_agree_with_the_merges),
 };
 

@@ -168,7 +168,7 @@ static const struct {
      EXIT_CONFIG},
 };
 
-static void test_a_set_that_cannot_be_used_is_named(void **state)
+static void test_the_error_names_a_validation_set_that_cannot_be_used(void **state)
 {
     (void)state;
     Corpus p = corpus_new();
@@ -229,7 +229,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sets_have_the_tokens_of_their_text_and_change_nothing_else),
         cmocka_unit_test(test_a_loader_reads_a_set_of_shards_in_order),
-        cmocka_unit_test(test_a_set_that_cannot_be_used_is_named),
+        cmocka_unit_test(test_the_error_names_a_validation_set_that_cannot_be_used),
         cmocka_unit_test(test_sets_can_be_opened_without_any_other_data),
     };
     return cmocka_run_group_tests_name("validation sets", tests, NULL, NULL);

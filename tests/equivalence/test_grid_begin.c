@@ -186,7 +186,7 @@ static void check_dtypes(const GridModel *from, const GridModel *to)
     free(at);
 }
 
-static void any_grid_begins_with_the_bits_of_one_rank(void **state)
+static void any_grid_starts_from_a_checkpoint_with_the_same_bits_as_one_rank(void **state)
 {
     (void)state;
     for (int model = 0; model < GRID_WORLD_MODELS; model++)
@@ -195,7 +195,7 @@ static void any_grid_begins_with_the_bits_of_one_rank(void **state)
 
 /* f64 to bf16 with masters, to bf16 without them, and to f16; bf16 to bf16, by way of its masters,
  * and to f64. */
-static void another_dtype_begins_with_the_most_precise_values(void **state)
+static void a_run_of_another_dtype_loads_the_most_precise_values(void **state)
 {
     (void)state;
     static const int pairs[][2] = {{0, 1}, {0, 3}, {0, 2}, {1, 1}, {1, 0}};
@@ -207,8 +207,8 @@ static void another_dtype_begins_with_the_most_precise_values(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_grid_begins_with_the_bits_of_one_rank),
-        cmocka_unit_test(another_dtype_begins_with_the_most_precise_values),
+        cmocka_unit_test(any_grid_starts_from_a_checkpoint_with_the_same_bits_as_one_rank),
+        cmocka_unit_test(a_run_of_another_dtype_loads_the_most_precise_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

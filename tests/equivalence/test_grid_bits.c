@@ -129,7 +129,7 @@ static void test_zero_stages_have_the_same_bits_in_shard_groups(void **state)
 
 /* A group of one rank has nothing to divide: with whatever stage it trains like stage 1 in a group
  * of all ranks. */
-static void test_groups_of_one_rank_have_the_bits_of_stage_1(void **state)
+static void test_shard_groups_of_one_rank_have_the_same_bits_as_stage_1(void **state)
 {
     (void)state;
     GridCase a = {.of = {[GRID_DATA] = 1, [GRID_STAGE] = 1, [GRID_MICROS] = 2, [GRID_CLIP] = 1}};
@@ -178,7 +178,7 @@ static void test_overlap_changes_no_bit(void **state)
                 (Wanted){.first = CASES, .tensor = true});
 }
 
-static void test_states_on_the_host_change_no_bit(void **state)
+static void test_optimizer_states_in_host_memory_change_no_bit(void **state)
 {
     (void)state;
     each_beside(GRID_OFFLOAD, (const int[]){0, 1, 2}, 3, (Wanted){0});
@@ -194,12 +194,12 @@ int main(void)
         cmocka_unit_test(test_bf16_moments_have_the_same_bits_at_all_stages),
         cmocka_unit_test(test_zero_2_and_3_have_the_same_bits),
         cmocka_unit_test(test_zero_stages_have_the_same_bits_in_shard_groups),
-        cmocka_unit_test(test_groups_of_one_rank_have_the_bits_of_stage_1),
+        cmocka_unit_test(test_shard_groups_of_one_rank_have_the_same_bits_as_stage_1),
         cmocka_unit_test(test_gpipe_and_1f1b_have_the_same_bits),
         cmocka_unit_test(test_interleaved_chunks_change_only_the_bits_of_the_norm),
         cmocka_unit_test(test_bug_39_keys_of_zero_change_no_bit),
         cmocka_unit_test(test_overlap_changes_no_bit),
-        cmocka_unit_test(test_states_on_the_host_change_no_bit),
+        cmocka_unit_test(test_optimizer_states_in_host_memory_change_no_bit),
     };
     const char *only = getenv("TEST_ONLY"); /* the name of the only test to run */
     if (only) cmocka_set_test_filter(only);

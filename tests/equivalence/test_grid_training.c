@@ -119,7 +119,7 @@ static void evaluate(Trainer *t, Together *w)
 
 /* Every rank gets the complete results, equal to those of a single rank, even if the last windows
  * are fewer than the ranks or eval.steps ends earlier. */
-static void test_bug_2_evaluations_are_those_of_a_single_rank(void **state)
+static void test_bug_2_evaluations_equal_those_of_a_single_rank(void **state)
 {
     static const char *const parts[][2] = {{"data.val_fraction=0.11", "eval.steps=0"},
                                            {"data.val_fraction=0.02", "eval.steps=0"},
@@ -158,7 +158,7 @@ static void sample(Trainer *t, Together *w)
 }
 
 /* All ranks generate the same text as a single rank. */
-static void test_samples_are_those_of_a_single_rank(void **state)
+static void test_samples_equal_those_of_a_single_rank(void **state)
 {
     Together single = {0};
     together(&single, *state, 1, (const char *const[]){BATCH, "model.num_layers=4", NULL}, sample);
@@ -380,8 +380,8 @@ static void test_the_breakdown_lists_communication_exchange_and_bubble(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_2_evaluations_are_those_of_a_single_rank),
-        cmocka_unit_test(test_samples_are_those_of_a_single_rank),
+        cmocka_unit_test(test_bug_2_evaluations_equal_those_of_a_single_rank),
+        cmocka_unit_test(test_samples_equal_those_of_a_single_rank),
         cmocka_unit_test(test_bug_50_a_stop_of_one_rank_stops_all_at_the_same_point),
         cmocka_unit_test(test_bug_26_50_evaluations_do_not_change_the_training),
         cmocka_unit_test(test_bug_9_an_overflow_on_one_rank_is_skipped_by_all),

@@ -212,7 +212,7 @@ static Tensor drawn(DType dtype, int64_t rows, int64_t cols, uint64_t stream)
 }
 
 /* If storage has the compute type, nothing is rounded before gelu, so both give the same bits. */
-static void the_two_gelus_are_one_in_f32_and_f64(void **state)
+static void both_forms_of_gelu_give_the_same_bits_in_f32_and_f64(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count * 2 * 4; i++) {
@@ -345,7 +345,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gelu_backward_uses_the_derivative_of_the_tanh_form),
         cmocka_unit_test(gelu_of_the_sum_is_rounded_once),
-        cmocka_unit_test(the_two_gelus_are_one_in_f32_and_f64),
+        cmocka_unit_test(both_forms_of_gelu_give_the_same_bits_in_f32_and_f64),
         cmocka_unit_test(a_library_may_approximate_tanh_but_not_use_another_form),
     };
     return cmocka_run_group_tests_name("gelu after a product", tests, devices_setup,

@@ -155,7 +155,7 @@ static const Segment mixed[] = {
     {105, 400, 1000003, 40, 120}, {(uint64_t)-5, 640, ((int64_t)1 << 34) + 1, 8, 8}};
 enum { MIXED = sizeof mixed / sizeof *mixed };
 
-static void updates_have_the_bits_of_the_oracle(void **state)
+static void updates_have_the_same_bits_as_the_oracle(void **state)
 {
     (void)state;
     static Range r;
@@ -319,7 +319,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_mean_over_all_random_bits_is_exact),
         cmocka_unit_test(values_that_bf16_represents_do_not_change),
-        cmocka_unit_test(updates_have_the_bits_of_the_oracle),
+        cmocka_unit_test(updates_have_the_same_bits_as_the_oracle),
         cmocka_unit_test(a_range_updated_in_pieces_has_the_same_bits),
         cmocka_unit_test(ranks_round_a_split_matrix_like_one_rank),
         cmocka_unit_test(noise_is_unbiased_and_differs_by_update_seed_and_parameter),

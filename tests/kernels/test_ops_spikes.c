@@ -143,7 +143,7 @@ static StepConstants plain_constants(double deviations, bool skip)
 }
 
 /* Every device finds the spikes that the oracle finds, and has its figures bit for bit. */
-static void spikes_are_those_of_a_sorted_median(void **state)
+static void spikes_equal_those_found_with_a_sorted_median(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++) {
@@ -188,7 +188,7 @@ static void a_spike_changes_an_update_only_if_it_is_skipped(void **state)
 
 /* A loss that is not finite, with an update that the user wants nonetheless, is a spike. It never
  * joins the losses that others are compared with, so the next spikes are found. */
-static void bug_10_a_loss_that_is_not_finite_poisons_no_median(void **state)
+static void bug_10_a_non_finite_loss_does_not_enter_the_median(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++) {
@@ -209,9 +209,9 @@ static void bug_10_a_loss_that_is_not_finite_poisons_no_median(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(spikes_are_those_of_a_sorted_median),
+        cmocka_unit_test(spikes_equal_those_found_with_a_sorted_median),
         cmocka_unit_test(a_spike_changes_an_update_only_if_it_is_skipped),
-        cmocka_unit_test(bug_10_a_loss_that_is_not_finite_poisons_no_median),
+        cmocka_unit_test(bug_10_a_non_finite_loss_does_not_enter_the_median),
     };
     return cmocka_run_group_tests_name("spikes", tests, devices_setup, devices_teardown);
 }

@@ -257,7 +257,7 @@ static void bug_40_partial_sums_neither_underflow_nor_overflow(void **state)
 
 /* The gradient of a bias from separate column sums has the bits of the one that the gradient of the
  * weight computes itself. */
-static void column_sums_have_the_bits_of_a_bias_gradient(void **state)
+static void column_sums_have_the_same_bits_as_a_bias_gradient(void **state)
 {
     (void)state;
     enum { ROWS = 777, COLS = 305, INPUTS = 3 };
@@ -297,7 +297,7 @@ int main(void)
         cmocka_unit_test(sums_are_added_in_order_and_rounded_once),
         cmocka_unit_test(a_sum_may_be_written_to_any_source),
         cmocka_unit_test(long_tensors_of_many_ranks_are_summed_in_order),
-        cmocka_unit_test(column_sums_have_the_bits_of_a_bias_gradient),
+        cmocka_unit_test(column_sums_have_the_same_bits_as_a_bias_gradient),
         cmocka_unit_test(bug_6_many_small_gradients_of_ranks_are_added_without_loss),
         cmocka_unit_test(bug_40_partial_sums_neither_underflow_nor_overflow),
     };

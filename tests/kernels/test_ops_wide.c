@@ -22,7 +22,7 @@ static float entry(int64_t row, int64_t col)
     return (float)(row % 4099) + (float)col / 16;
 }
 
-static void embeddings_of_ids_above_65536_are_their_own_rows(void **state)
+static void embeddings_of_ids_above_65536_read_their_own_rows(void **state)
 {
     (void)state;
     float *table = must_alloc(sizeof *table * VOCABULARY * WIDTH), x[TOKENS * WIDTH];
@@ -58,7 +58,7 @@ static void embeddings_of_ids_above_65536_are_their_own_rows(void **state)
 }
 
 /* The logit of the target is 4, all others are 0. */
-static void the_loss_of_targets_above_65536_is_that_of_their_own_column(void **state)
+static void the_loss_of_targets_above_65536_reads_their_own_column(void **state)
 {
     (void)state;
     float *logits = must_alloc(sizeof *logits * TOKENS * COLUMNS), losses[TOKENS] = {0};
@@ -97,8 +97,8 @@ static void the_loss_of_targets_above_65536_is_that_of_their_own_column(void **s
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embeddings_of_ids_above_65536_are_their_own_rows),
-        cmocka_unit_test(the_loss_of_targets_above_65536_is_that_of_their_own_column),
+        cmocka_unit_test(embeddings_of_ids_above_65536_read_their_own_rows),
+        cmocka_unit_test(the_loss_of_targets_above_65536_reads_their_own_column),
     };
     return cmocka_run_group_tests_name("wide vocabularies", tests, devices_setup, devices_teardown);
 }

@@ -20,8 +20,8 @@ trains() {
     local name=$1 out=$2 begun=$EPOCHREALTIME
     join 4 "$TRAIN" "$TINY" "${run[@]}" "${@:3}" --out "$out"
     all_end "hosts: $name: the end" 0
-    same_run "hosts: $name has the bits of threads" threads "$out"
-    check "hosts: $name: only rank 0 speaks" test ! -s rank.1 -a ! -s rank.2 -a ! -s rank.3
+    same_run "hosts: $name has the same bits as with threads" threads "$out"
+    check "hosts: $name: only rank 0 prints" test ! -s rank.1 -a ! -s rank.2 -a ! -s rank.3
     row launchers "two hosts: $name" "tensor 2, data 2" "4 ranks" \
         "$(awk -v a="$begun" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f s", b - a }')" "bits of threads"
 }

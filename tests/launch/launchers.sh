@@ -16,10 +16,10 @@ done
 
 # same NAME LAUNCHER GRID RUN: expects that the run in the folder RUN has the bits of threads, and says the same, once
 same() {
-    same_run "launchers: $1 on grid $3 has the bits of threads" threads"$3" "$4"
+    same_run "launchers: $1 on grid $3 has the same bits as with threads" threads"$3" "$4"
     check "launchers: $1 on grid $3 prints what threads print, once" test "$(grep -cE '^(train|model|batch|update|done|val) ' output)" \
         -eq "$(grep -cE '^(train|model|batch|update|done|val) ' threads"$3".out)"
-    check "launchers: $1 on grid $3 leaves nothing of its meeting" test -z "$(find out/.rendezvous -mindepth 1 2>/dev/null)"
+    check "launchers: $1 on grid $3 leaves no rendezvous file" test -z "$(find out/.rendezvous -mindepth 1 2>/dev/null)"
 }
 started() {
     local name=$1 i=$2 out=$3 begun=$EPOCHREALTIME

@@ -48,7 +48,7 @@ kill -STOP "${rank_pid[1]}"
 stopped=${rank_pid[1]}
 unset 'rank_pid[1]'
 end_ranks $((deadline + 10))
-check "many: one is stopped, and all end within $((SECONDS - begun)) s" test $((SECONDS - begun)) -le $((deadline + 6))
+check "many: one rank is stopped, and all ranks end within $((SECONDS - begun)) s" test $((SECONDS - begun)) -le $((deadline + 6))
 kill -KILL "$stopped"
 all_end "many: one is stopped, and" 86
 says "one that is stopped" 86 'on m1 has been silent'

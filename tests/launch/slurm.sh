@@ -65,7 +65,7 @@ went_on() {
     check "slurm: $1: metrics.jsonl has the job at both starts" \
         test "$(grep -cE "\"event\": \"start\".*\"job\":\"SLURM job $2, restart [01], on n" "$1/metrics.jsonl")" -eq 2
     check "slurm: $1: both starts have the same log" test "$(grep -c ': starts$' "$1.log")" -eq 2
-    same_run "slurm: $1: the bits are those of a run that was never stopped" whole "$1"
+    same_run "slurm: $1: the bits are the same as in a run that was never stopped" whole "$1"
 }
 
 # ---- two jobs that stop before their limit of a minute, at the same time -----------------------------------------------------
@@ -82,11 +82,11 @@ for mpi in none pmi2 pmix; do
     srun --mpi=list 2>&1 | grep -qw $mpi || { skip "slurm: srun --mpi=$mpi" "this SLURM has no plugin $mpi"; continue; }
     expect_code "slurm: srun --mpi=$mpi trains on two nodes" 0 timeout 60 srun --mpi=$mpi --overcommit -N2 --ntasks-per-node=2 \
         ./train tiny.json "${short[@]}" --out $mpi
-    same_run "slurm: srun --mpi=$mpi has the bits of threads" threads $mpi
+    same_run "slurm: srun --mpi=$mpi has the same bits as with threads" threads $mpi
 done
 # Task 3, on the second node, does not become a rank.
 # shellcheck disable=SC2016 # the tasks expand it
-expect_code "slurm: a rank that never arrives ends the step with 69" 69 timeout 60 srun --overcommit -N2 --ntasks-per-node=2 \
+expect_code "slurm: a rank that never arrives ends the step with exit code 69" 69 timeout 60 srun --overcommit -N2 --ntasks-per-node=2 \
     --kill-on-bad-exit=0 --wait=10 sh -c '[ "$SLURM_PROCID" -eq 3 ] && exec sleep 5; exec "$@"' sh \
     ./train tiny.json "${short[@]}" --set parallel.timeout=3 --out missing
 check "slurm: the rank that never arrives is named with its node" grep -qE '^error\[69\] rank 3 \(n2\) of 4 has not arrived' output

@@ -26,7 +26,7 @@ check "slurm: preempted: the urgent job has run" in_state "$urgent" COMPLETED
 start_again "$preempted"
 eventually 120 in_state "$preempted" "COMPLETED FAILED"
 check "slurm: preempted: the job is completed" in_state "$preempted" COMPLETED
-same_run "slurm: preempted: the bits are those of a run that was never stopped" whole preempted
+same_run "slurm: preempted: the bits are the same as in a run that was never stopped" whole preempted
 
 # ---- a node that is lost -----------------------------------------------------------------------------------------------------
 # tasks_of NODE JOB: prints the tasks of this SLURM's job on the node, and the processes of SLURM that have started them
@@ -54,7 +54,7 @@ eventually 60 test "$(sinfo -h -o %D -t idle,mix,alloc)" -eq 2
 start_again "$lost"
 eventually 120 in_state "$lost" "COMPLETED FAILED"
 check "slurm: lost node: the job is completed" in_state "$lost" COMPLETED
-same_run "slurm: lost node: the bits are those of a run that was never stopped" whole lost
+same_run "slurm: lost node: the bits are the same as in a run that was never stopped" whole lost
 
 # ---- an array of three: each task goes on with the run of the one before it ----------------------------------------------------
 third=$((steps / 3))
@@ -66,4 +66,4 @@ sbatch --parsable -o array.%a.log --array=1-3%1 array.sbatch >submitted
 eventually 150 test -e array/result.json
 check "slurm: array: the third task finishes the run" eventually 20 grep -q 'the run is finished' array.3.log
 check "slurm: array: the tasks before it were stopped" test "$(grep -lE 'stopped by array/STOP' array.1.log array.2.log | wc -l)" -eq 2
-same_run "slurm: array: the bits are those of a run that was never stopped" whole array
+same_run "slurm: array: the bits are the same as in a run that was never stopped" whole array

@@ -136,5 +136,5 @@ other_rank() {
 }
 disturbed "another job's secret" other_rank
 eventually 20 test -s other.code
-check "strangers: another job's rank ends with 76: $(tail -n 1 rank.other)" test "$(cat other.code)" = 76
+check "strangers: another job's rank exits with code 76: $(tail -n 1 rank.other)" test "$(cat other.code)" = 76
 finish

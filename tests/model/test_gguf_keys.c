@@ -91,7 +91,7 @@ static void the_keys_of_llama(void **state)
 
 /* ---- the tokenizer --------------------------------------------------------------------------- */
 
-static void the_tokenizer_is_in_the_file(void **state)
+static void the_file_contains_the_tokenizer(void **state)
 {
     (void)state;
     GgufFile f;
@@ -240,7 +240,7 @@ static void merges_without_an_order_of_scores_are_refused(void **state)
 
 /* ---- refusals and faults --------------------------------------------------------------------- */
 
-static void what_gguf_cannot_hold_is_refused_by_its_key(void **state)
+static void features_that_gguf_cannot_store_are_refused_by_their_config_key(void **state)
 {
     (void)state;
     static const struct {
@@ -275,7 +275,7 @@ static void what_gguf_cannot_hold_is_refused_by_its_key(void **state)
     tokenizer_free(t);
 }
 
-static void tensors_that_do_not_fit_are_named(void **state)
+static void the_error_names_each_tensor_that_does_not_fit(void **state)
 {
     (void)state;
     static const char *const says[] = {"no tensor extra.weight", "tensor token.weight has 300 rows",
@@ -340,9 +340,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_keys_of_gpt2),
         cmocka_unit_test(the_keys_of_llama),
-        cmocka_unit_test(the_tokenizer_is_in_the_file),
-        cmocka_unit_test(what_gguf_cannot_hold_is_refused_by_its_key),
-        cmocka_unit_test(tensors_that_do_not_fit_are_named),
+        cmocka_unit_test(the_file_contains_the_tokenizer),
+        cmocka_unit_test(features_that_gguf_cannot_store_are_refused_by_their_config_key),
+        cmocka_unit_test(the_error_names_each_tensor_that_does_not_fit),
         cmocka_unit_test(a_disk_that_fails_leaves_no_part_of_a_file),
     };
     return cmocka_run_group_tests_name("GGUF tokenizers", tokenizers, NULL, NULL) +

@@ -34,7 +34,7 @@ static void test_gpt2_is_read(void **state)
     assert_false(hf_config_parsed(hf_config_gpt2, "tie_word_embeddings=false").tied);
 }
 
-static void test_llama_and_its_like_are_read(void **state)
+static void test_llama_and_similar_architectures_are_read(void **state)
 {
     (void)state;
     Architecture a = hf_config_parsed(hf_config_llama, "");
@@ -119,7 +119,7 @@ static void test_sliding_windows(void **state)
 }
 
 /* A file that is cut anywhere, or has one byte changed, is refused or read as valid numbers. */
-static void test_any_cut_or_change_is_survived(void **state)
+static void test_a_cut_or_changed_config_never_crashes_the_reader(void **state)
 {
     (void)state;
     char err[4096];
@@ -177,7 +177,7 @@ static void check_same(const Architecture *a, const Architecture *b)
 }
 
 /* config.json -> our config -> config.json, which is read to the same. */
-static void test_configs_go_both_ways(void **state)
+static void test_configs_are_the_same_after_writing_and_reading(void **state)
 {
     (void)state;
     static const struct {
@@ -264,11 +264,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gpt2_is_read),
-        cmocka_unit_test(test_llama_and_its_like_are_read),
+        cmocka_unit_test(test_llama_and_similar_architectures_are_read),
         cmocka_unit_test(test_both_spellings_of_rope),
         cmocka_unit_test(test_sliding_windows),
-        cmocka_unit_test(test_any_cut_or_change_is_survived),
-        cmocka_unit_test(test_configs_go_both_ways),
+        cmocka_unit_test(test_a_cut_or_changed_config_never_crashes_the_reader),
+        cmocka_unit_test(test_configs_are_the_same_after_writing_and_reading),
         cmocka_unit_test(test_models_without_an_architecture_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

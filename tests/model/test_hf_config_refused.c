@@ -74,7 +74,7 @@ static const struct {
     {hf_config_llama, "tie_word_embeddings=1", "tie_word_embeddings is neither true nor false"},
 };
 
-static void test_what_is_refused_is_named(void **state)
+static void test_errors_name_the_refused_feature(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
@@ -87,7 +87,7 @@ static void test_what_is_refused_is_named(void **state)
     }
 }
 
-static void test_all_refusals_come_at_once(void **state)
+static void test_all_refused_features_are_reported_at_once(void **state)
 {
     (void)state;
     char err[2048];
@@ -112,8 +112,8 @@ static void test_all_refusals_come_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_refused_is_named),
-        cmocka_unit_test(test_all_refusals_come_at_once),
+        cmocka_unit_test(test_errors_name_the_refused_feature),
+        cmocka_unit_test(test_all_refused_features_are_reported_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -122,7 +122,8 @@ static void every_kind_of_folder_gives_the_logits_of_transformers(void **state)
         check_kind(kinds[i], "");
 }
 
-static void so_do_folders_of_several_files_with_the_keys_before_transformers_5(void **state)
+static void
+folders_of_several_files_with_keys_of_old_transformers_give_the_same_logits(void **state)
 {
     static const char *const old[] = {"gpt2", "llama3", "qwen2"};
     (void)state;
@@ -135,7 +136,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_of_folder_gives_the_logits_of_transformers),
-        cmocka_unit_test(so_do_folders_of_several_files_with_the_keys_before_transformers_5),
+        cmocka_unit_test(
+            folders_of_several_files_with_keys_of_old_transformers_give_the_same_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,7 +64,7 @@ static void test_known_names(void **state)
     }
 }
 
-static void test_strange_names_are_none(void **state)
+static void test_unknown_names_map_to_no_parameter(void **state)
 {
     (void)state;
     HfPart part[HF_MOST_PARTS];
@@ -124,7 +124,7 @@ static void check_table(ArchitectureKind kind, const char *keys)
     config_free(config);
 }
 
-static void test_every_parameter_goes_there_and_back(void **state)
+static void test_every_parameter_name_maps_to_hugging_face_and_back(void **state)
 {
     (void)state;
     check_table(ARCHITECTURE_GPT2, "\"model\": {\"vocab_size\": 300, \"num_layers\": 2, "
@@ -139,8 +139,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_names),
-        cmocka_unit_test(test_strange_names_are_none),
-        cmocka_unit_test(test_every_parameter_goes_there_and_back),
+        cmocka_unit_test(test_unknown_names_map_to_no_parameter),
+        cmocka_unit_test(test_every_parameter_name_maps_to_hugging_face_and_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -182,7 +182,7 @@ static void test_several_files(void **state)
     folder_drop(folder);
 }
 
-static void test_indexes_that_lie_are_refused(void **state)
+static void test_indexes_that_contradict_their_files_are_refused(void **state)
 {
     (void)state;
 #define FILE_1 "model-00001-of-00002.safetensors"
@@ -217,7 +217,7 @@ static void test_indexes_that_lie_are_refused(void **state)
     }
 }
 
-static void test_other_files_are_named(void **state)
+static void test_the_error_names_files_of_another_format(void **state)
 {
     (void)state;
     static const struct {
@@ -283,7 +283,7 @@ static void test_a_snapshot_of_the_cache_is_read(void **state)
     folder_drop(cache);
 }
 
-static void test_strange_tensors_are_named(void **state)
+static void test_the_error_names_unexpected_tensors(void **state)
 {
     (void)state;
     static const struct {
@@ -378,11 +378,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_file),
         cmocka_unit_test(test_several_files),
-        cmocka_unit_test(test_indexes_that_lie_are_refused),
-        cmocka_unit_test(test_other_files_are_named),
+        cmocka_unit_test(test_indexes_that_contradict_their_files_are_refused),
+        cmocka_unit_test(test_the_error_names_files_of_another_format),
         cmocka_unit_test(test_links_out_of_the_folder_are_refused),
         cmocka_unit_test(test_a_snapshot_of_the_cache_is_read),
-        cmocka_unit_test(test_strange_tensors_are_named),
+        cmocka_unit_test(test_the_error_names_unexpected_tensors),
         cmocka_unit_test(test_a_tied_head_is_left_out),
         cmocka_unit_test(test_cut_and_changed_files),
     };

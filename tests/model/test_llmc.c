@@ -144,7 +144,7 @@ static void weights_of_another_type_are_rounded_once_and_overflows_counted(void 
 
 /* ---- folders --------------------------------------------------------------------------------- */
 
-static void of_a_run_the_newest_complete_model_is_opened(void **state)
+static void the_newest_complete_model_of_a_run_folder_is_opened(void **state)
 {
     (void)state;
     char err[1024], *opened;
@@ -177,7 +177,7 @@ static void of_a_run_the_newest_complete_model_is_opened(void **state)
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
-static void a_header_becomes_a_gpt2_and_back(void **state)
+static void a_header_converts_to_a_gpt2_config_and_back(void **state)
 {
     (void)state;
     char err[1024];
@@ -202,7 +202,7 @@ static void a_header_becomes_a_gpt2_and_back(void **state)
     assert_int_equal(h.padded_vocab, 50432);
 }
 
-static void a_model_that_llmc_has_not_is_refused_by_its_keys(void **state)
+static void a_model_that_llmc_does_not_support_is_refused_by_its_config_keys(void **state)
 {
     (void)state;
     char err[1024];
@@ -235,9 +235,9 @@ int main(void)
         cmocka_unit_test(every_weight_is_read_from_its_place),
         cmocka_unit_test(a_file_is_written_as_it_was_read),
         cmocka_unit_test(weights_of_another_type_are_rounded_once_and_overflows_counted),
-        cmocka_unit_test(of_a_run_the_newest_complete_model_is_opened),
-        cmocka_unit_test(a_header_becomes_a_gpt2_and_back),
-        cmocka_unit_test(a_model_that_llmc_has_not_is_refused_by_its_keys),
+        cmocka_unit_test(the_newest_complete_model_of_a_run_folder_is_opened),
+        cmocka_unit_test(a_header_converts_to_a_gpt2_config_and_back),
+        cmocka_unit_test(a_model_that_llmc_does_not_support_is_refused_by_its_config_keys),
     };
     return cmocka_run_group_tests_name("llm.c", tests, enter_scratch, leave_scratch);
 }

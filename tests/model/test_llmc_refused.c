@@ -87,7 +87,7 @@ static void a_file_of_another_length_is_refused(void **state)
 
 /* With one bit flipped in its header, a file is refused, or it is another valid model of the same
  * size. Then every element of it can be read. */
-static void any_bit_of_the_header_may_flip(void **state)
+static void a_flipped_bit_of_the_header_never_crashes_the_reader(void **state)
 {
     (void)state;
     size_t n;
@@ -128,7 +128,7 @@ static void random_changes_are_handled(void **state)
     free(bytes);
 }
 
-static void tensors_that_do_not_fit_are_named(void **state)
+static void the_error_names_each_tensor_that_does_not_fit(void **state)
 {
     (void)state;
     char err[1024];
@@ -190,7 +190,7 @@ static void a_disk_that_fails_leaves_the_old_file_or_the_new_one(void **state)
     free(bytes);
 }
 
-static void a_disk_without_room_is_found_before_anything_is_written(void **state)
+static void a_full_disk_is_detected_before_anything_is_written(void **state)
 {
     (void)state;
     char err[1024], *disk = folder_new();
@@ -223,11 +223,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_damaged_or_foreign_header_is_refused_with_the_reason),
         cmocka_unit_test(a_file_of_another_length_is_refused),
-        cmocka_unit_test(any_bit_of_the_header_may_flip),
+        cmocka_unit_test(a_flipped_bit_of_the_header_never_crashes_the_reader),
         cmocka_unit_test(random_changes_are_handled),
-        cmocka_unit_test(tensors_that_do_not_fit_are_named),
+        cmocka_unit_test(the_error_names_each_tensor_that_does_not_fit),
         cmocka_unit_test(a_disk_that_fails_leaves_the_old_file_or_the_new_one),
-        cmocka_unit_test(a_disk_without_room_is_found_before_anything_is_written),
+        cmocka_unit_test(a_full_disk_is_detected_before_anything_is_written),
     };
     return cmocka_run_group_tests_name("llm.c, refused", tests, enter_scratch, leave_scratch);
 }

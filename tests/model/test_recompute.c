@@ -260,7 +260,7 @@ static void check_fused_gelu(TestDevice *d, DType dtype, int64_t F)
 }
 
 /* ops.h promises equal bits, and selective recompute relies on it. */
-static void test_fused_ops_give_the_bits_of_separate_ops(void **state)
+static void test_fused_ops_give_the_same_bits_as_separate_ops(void **state)
 {
     (void)state;
     static const int64_t cols[] = {1, 7, 64, 136, 768, 1030, 3072};
@@ -390,8 +390,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_53_recompute_changes_no_bit),
         cmocka_unit_test(test_bug_53_recompute_changes_no_bit_with_other_sizes),
-        cmocka_unit_test_setup_teardown(test_fused_ops_give_the_bits_of_separate_ops, devices_setup,
-                                        devices_teardown),
+        cmocka_unit_test_setup_teardown(test_fused_ops_give_the_same_bits_as_separate_ops,
+                                        devices_setup, devices_teardown),
         cmocka_unit_test(test_selective_recompute_uses_less_memory_than_none_and_more_than_full),
         cmocka_unit_test(test_memory_of_gpt2_124m_has_the_expected_size),
         cmocka_unit_test(test_backward_repeats_the_ops_that_the_policy_names),

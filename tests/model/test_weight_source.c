@@ -76,7 +76,7 @@ static void test_rounds_once_to_nearest_even(void **state)
         }
 }
 
-static void test_narrow_types_come_back(void **state)
+static void test_16_bit_values_survive_conversion_to_wider_types_and_back(void **state)
 {
     (void)state;
     static const DType narrow[] = {BF16, F16}, wide[] = {F32, F64};
@@ -128,7 +128,7 @@ static void test_a_source_is_searched_by_name(void **state)
     assert_int_equal(source_row_bytes(&tensors[1]), 4);
 }
 
-static void test_what_is_not_finite_is_counted(void **state)
+static void test_values_that_are_not_finite_are_counted(void **state)
 {
     (void)state;
     static const double values[] = {0, NAN, 1, INFINITY, -INFINITY, -2, 65504};
@@ -145,10 +145,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rounds_once_to_nearest_even),
-        cmocka_unit_test(test_narrow_types_come_back),
+        cmocka_unit_test(test_16_bit_values_survive_conversion_to_wider_types_and_back),
         cmocka_unit_test(test_overflows_are_counted_and_nans_kept),
         cmocka_unit_test(test_a_source_is_searched_by_name),
-        cmocka_unit_test(test_what_is_not_finite_is_counted),
+        cmocka_unit_test(test_values_that_are_not_finite_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,7 +97,7 @@ static void test_an_average_of_squares_in_bf16_does_not_freeze_at_beta2_0999(voi
 
 /* Two parts give the bits of the whole, although the second begins within a row of the parameter
  * and within the eight elements that share random numbers. */
-static void test_a_cut_range_has_the_bits_of_the_whole(void **state)
+static void test_a_range_split_in_parts_has_the_same_bits_as_the_whole(void **state)
 {
     enum { CUT = 43 };
     Device dev;
@@ -147,7 +147,7 @@ static void test_averages_are_rounded_as_the_rules_say(void **state)
 }
 
 /* Only the averages of AdamW and Adam, and only those of bf16 weights, are bf16. */
-static void test_slots_are_bf16_where_the_config_says_so(void **state)
+static void test_slots_are_bf16_if_the_config_asks_for_it(void **state)
 {
     (void)state;
     for (int states = 0; states < 2; states++)
@@ -170,9 +170,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_average_of_squares_in_bf16_does_not_freeze_at_beta2_0999),
-        cmocka_unit_test(test_a_cut_range_has_the_bits_of_the_whole),
+        cmocka_unit_test(test_a_range_split_in_parts_has_the_same_bits_as_the_whole),
         cmocka_unit_test(test_averages_are_rounded_as_the_rules_say),
-        cmocka_unit_test(test_slots_are_bf16_where_the_config_says_so),
+        cmocka_unit_test(test_slots_are_bf16_if_the_config_asks_for_it),
     };
     return cmocka_run_group_tests_name("bf16 moments", tests, NULL, NULL);
 }

@@ -32,8 +32,8 @@ same_files() {
 # ends NAME FOLDER OPTION...: expects that a run that was killed ends with the bits of one that was not, and removes it
 ends() {
     local name=$1 folder=$2
-    expect_code "async: a run that was killed goes on to its end ($name)" 0 "$TRAIN" "$TINY" "${run[@]}" "${@:3}" --out "$folder"
-    same_files "async: the bits of a run that was never killed ($name)" "$name-waits" "$folder" $last
+    expect_code "async: a killed run resumes and reaches its end ($name)" 0 "$TRAIN" "$TINY" "${run[@]}" "${@:3}" --out "$folder"
+    same_files "async: the same bits as a run that was never killed ($name)" "$name-waits" "$folder" $last
     check "async: no temporary folder is left ($name)" test -z "$(find "$folder/checkpoints" -maxdepth 1 -name '*.tmp-*' -o -name '.trash-*')"
     rm -rf "$folder"
 }
@@ -42,13 +42,13 @@ ends() {
 grid() {
     local name=$1 folder i n from child killed pending
     shift
-    expect_code "async: a run that waits succeeds ($name)" 0 "$TRAIN" "$TINY" "${run[@]}" "$@" --set checkpoint.async=false --out "$name-waits"
-    expect_code "async: a run that goes on succeeds ($name)" 0 "$TRAIN" "$TINY" "${run[@]}" "$@" --out "$name-goes-on"
-    same_files "async: the bits of a run that waits ($name)" "$name-waits" "$name-goes-on" $last
-    same_files "async: a checkpoint has the bits of one that was waited for ($name)" "$name-waits" "$name-goes-on" $((last - 2))
+    expect_code "async: a run with synchronous saves succeeds ($name)" 0 "$TRAIN" "$TINY" "${run[@]}" "$@" --set checkpoint.async=false --out "$name-waits"
+    expect_code "async: a run with asynchronous saves succeeds ($name)" 0 "$TRAIN" "$TINY" "${run[@]}" "$@" --out "$name-goes-on"
+    same_files "async: the same bits as with synchronous saves ($name)" "$name-waits" "$name-goes-on" $last
+    same_files "async: a checkpoint has the same bits as a synchronous one ($name)" "$name-waits" "$name-goes-on" $((last - 2))
     check "async: every second step is saved once, in order ($name)" test \
         "$(sed -nE 's/.*"event": "ckpt", "step": ([0-9]+),.*/\1/p' "$name-goes-on/metrics.jsonl" | tr '\n' ' ')" = "$(seq -s ' ' 2 2 $last) "
-    check "async: only the newest stay, and the best ($name)" test "$(checkpoint_steps "$name-goes-on" | tail -n 2 | tr '\n' ' ')" = "$((last - 2)) $last " \
+    check "async: only the newest checkpoints and the best are kept ($name)" test "$(checkpoint_steps "$name-goes-on" | tail -n 2 | tr '\n' ' ')" = "$((last - 2)) $last " \
         -a "$(checkpoint_steps "$name-goes-on" | wc -l)" -le 3
     # Chains of kills, each some milliseconds after a step: while a save is pending, or between saves.
     folder=$name-killed killed=0 pending=0
@@ -86,21 +86,21 @@ waited() {
     sed -nE 's/.*"event": "ckpt", "step": ([0-9]+),.*"seconds": ([^,]*), "stall": ([^,]*),.*/\1 \2 \3/p' "$1/metrics.jsonl" |
         awk '$2 == $3 { printf "%s ", $1 }'
 }
-check "async: only the last save is waited for" test "$(waited alone-goes-on)" = "24 "
-check "async: without it all are" test "$(waited alone-waits)" = "$(seq -s ' ' 2 2 24) "
+check "async: the run waits only for the last save" test "$(waited alone-goes-on)" = "24 "
+check "async: with checkpoint.async false the run waits for all saves" test "$(waited alone-waits)" = "$(seq -s ' ' 2 2 24) "
 check "async: the plan counts the snapshot" grep -q "snapshot [0-9]" output
 expect_code "async: a run that saves only at its end succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --set checkpoint.save_interval=0 --set train_steps=6 --out end
-check "async: it has no snapshot" test "$(grep -c "snapshot" output)" = 0
+check "async: a run that saves only at its end plans no snapshot" test "$(grep -c "snapshot" output)" = 0
 
 # ---- a disk that fails -----------------------------------------------------------------------------------------------
 # No file may have more than 96 KiB, which a checkpoint's files need and no others.
 limited() { (ulimit -f 96 && exec "$@"); }
-expect_code "async: a run whose saves all fail ends with 74" 74 limited "$TRAIN" "$TINY" "${run[@]}" --set train_steps=8 --out failing
+expect_code "async: a run whose saves all fail exits with code 74" 74 limited "$TRAIN" "$TINY" "${run[@]}" --set train_steps=8 --out failing
 for step in 2 4 6 8; do
     check "async: the failed save of step $step is reported" grep -q "step $step is not saved: cannot write" <(tr -s ' \n' ' ' <output)
 done
-check "async: it is said to be tried again" grep -q "trying again at the next interval" <(tr -s ' \n' ' ' <output)
-check "async: nothing of the failed saves is left" test -z "$(find failing/checkpoints -mindepth 1 -name '*step_*')"
+check "async: the message says that the save is tried again" grep -q "trying again at the next interval" <(tr -s ' \n' ' ' <output)
+check "async: failed saves leave no files" test -z "$(find failing/checkpoints -mindepth 1 -name '*step_*')"
 expect_code "async: the same command succeeds on a sound disk" 0 "$TRAIN" "$TINY" "${run[@]}" --set train_steps=8 --out failing
 
 # ---- a stop ----------------------------------------------------------------------------------------------------------
@@ -113,14 +113,14 @@ kill -TERM $child
 cat <&3 >/dev/null
 exec 3<&-
 wait $child
-check "async: a stop ends with 85" test $? = 85
+check "async: a stop exits with code 85" test $? = 85
 last=$(sed -nE 's/.*"event": "train", "step": ([0-9]+),.*/\1/p' stopped/metrics.jsonl | tail -n 1)
 check "async: a stop saves its last step" test "$(checkpoint_steps stopped | tail -n 1)" = "$last"
 
 # ---- the best, and milestones ----------------------------------------------------------------------------------------
 expect_code "async: a run with milestones succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" --set checkpoint.keep=1 --set checkpoint.keep_every=10 --out miles
 for step in 10 20 24; do
-    check "async: milestone $step stays" grep -qx $step <(checkpoint_steps miles)
+    check "async: milestone $step is kept" grep -qx $step <(checkpoint_steps miles)
 done
 best=$(sed -nE 's/.*"step": ([0-9]+).*/\1/p' miles/checkpoints/best.json)
 check "async: the best checkpoint is there" grep -qx "$best" <(checkpoint_steps miles)

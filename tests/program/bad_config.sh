@@ -97,7 +97,7 @@ bad "a DeepSpeed feature that is not built is refused" 78 'zero_optimization' "$
 printf '{"zero_optimization": {"stage": 2, "overlap_com": true}, "fp16": {"enabled": true, "opt_level": "O2"}}\n' >ds.json
 small=(--set data.text=text.txt --set model.num_layers=1 --set model.hidden_size=32 --set model.num_attention_heads=2
     --set data.seq_length=32 --set data.tokenizer_vocab_size=300)
-expect_code "bad_config: config check of a file that can be mended ends with 78" 78 "$TRAIN" config check ds.json "${small[@]}"
+expect_code "bad_config: config check of a file that can be mended exits with code 78" 78 "$TRAIN" config check ds.json "${small[@]}"
 check "bad_config: config check prints the command that trains" grep -qE \
     '^\./train ds\.json .*--set zero_optimization\.overlap_comm=true --set fp16\.opt_level=null --set train_steps=1000$' output
 pasted=$(grep '^./train ' output)
@@ -120,16 +120,16 @@ check "bad_config: refused configs leave no run folder" test ! -e out/tiny -a ! 
 
 expect_code "bad_config: comments and trailing commas are accepted" 0 "$TRAIN" "$TINY" --dry-run
 check "bad_config: a dry run leaves no run folder" test ! -e out/tiny
-expect_code "bad_config: a dry run without its data file ends with 66" 66 "$TRAIN" "$TINY" --dry-run --set data.text=absent.txt
+expect_code "bad_config: a dry run without its data file exits with code 66" 66 "$TRAIN" "$TINY" --dry-run --set data.text=absent.txt
 check "bad_config: a dry run without its data file prints the memory plan" grep -q '^memory  plan ' output
 check "bad_config: a dry run without its data file times a step" grep -q '^dry run: one micro-batch of random tokens' output
 check "bad_config: a dry run without its data file ends with that error" bash \
     -c "tail -n 1 output | grep -q 'error.66. .*missing'"
-expect_code "bad_config: a dry run with an empty text ends with 65" 65 "$TRAIN" "$TINY" --dry-run --set data.text=empty.txt
-expect_code "bad_config: a dry run with a shard that is not one ends with 65" 65 "$TRAIN" "$TINY" \
+expect_code "bad_config: a dry run with an empty text exits with code 65" 65 "$TRAIN" "$TINY" --dry-run --set data.text=empty.txt
+expect_code "bad_config: a dry run with a shard that is not one exits with code 65" 65 "$TRAIN" "$TINY" \
     --dry-run --set data.train=text.txt
 mkdir -p bin
-expect_code "bad_config: a dry run without the corpus's program ends with 66" 66 env PATH="$PWD/bin" "$TRAIN" "$TINY" \
+expect_code "bad_config: a dry run without the corpus's program exits with code 66" 66 env PATH="$PWD/bin" "$TRAIN" "$TINY" \
     --dry-run --set data.corpus=bible-kjv
 check "bad_config: a dry run without the corpus's program assumes the configured vocabulary size" grep -q 'vocabulary 300 ' \
     output
@@ -142,7 +142,7 @@ bad "config check reports a missing tokenizer" 66 'absent\.json' config check "$
 bad "config check reports a tokenizer that is not one" 65 'text\.txt' config check "$TINY" --set data.tokenizer=text.txt
 bad "config check reports an unknown corpus" 66 'atlantis' config check "$TINY" --set data.corpus=atlantis
 own=(--set data.text=null --set data.corpus=bible-kjv --set data.cache=cache)
-expect_code "bad_config: config check ends with 66 if the corpus's program is missing" 66 env PATH="$PWD/bin" "$TRAIN" config \
+expect_code "bad_config: config check exits with code 66 if the corpus's program is missing" 66 env PATH="$PWD/bin" "$TRAIN" config \
     check "$TINY" "${own[@]}"
 check "bad_config: config check prints how to install the corpus's program" grep -q 'apt-get install bible-kjv' output
 printf '#!/bin/sh\n' >bin/bible
@@ -151,8 +151,8 @@ expect_code "bad_config: config check accepts a corpus whose program is installe
     "$TINY" "${own[@]}"
 expect_code "bad_config: config check accepts a config whose data exist" 0 "$TRAIN" config check "$TINY" --set data.cache=cache
 check "bad_config: config check prepares no data" test ! -e cache
-expect_code "bad_config: an output folder that cannot be created ends with 73" 73 "$TRAIN" "$TINY" --out text.txt/run
-expect_code "bad_config: a model larger than the memory ends with 90" 90 "$TRAIN" "$TINY" \
+expect_code "bad_config: an output folder that cannot be created exits with code 73" 73 "$TRAIN" "$TINY" --out text.txt/run
+expect_code "bad_config: a model larger than the memory exits with code 90" 90 "$TRAIN" "$TINY" \
     --dry-run --set model.num_layers=3000 \
     --set model.hidden_size=8192 --set model.head_dim=64 --set model.num_attention_heads=128
 # Too little text is not reported as damage, and the message prints the exact --set that helps.

@@ -29,17 +29,17 @@ best() { sed -nE 's/^\{"step": ([0-9]+), "val_loss": ([0-9.]+), .*/\1 \2/p' "$1/
 # lowest RUN FIRST: prints the step of its lowest validation loss from step FIRST on
 lowest() { figures "$1" | awk -v first="$2" '$1 == "val" && $2 >= first && (!best || $3 < best) { best = $3; step = $2 } END { print step }'; }
 
-expect_code "best: a run that learns its text by heart succeeds" 0 "$TRAIN" letters.json --out run
+expect_code "best: a run that overfits succeeds" 0 "$TRAIN" letters.json --out run
 check "best: the plan counts the best checkpoint" grep -q '^disk .* a checkpoint, 1 kept and the best$' output
 low=$(lowest run 4)
 check "best: the validation loss has risen since" test "$low" -lt 40
 risen="best    validation was best at step $low ($(best run | awk '{ printf "%.4f", $2 }')) and has risen since"
-check "best: the end of the run says so" grep -qxF "$risen" output
+check "best: the end of the run names the best step" grep -qxF "$risen" output
 expect_code "best: a finished run shows its result again" 0 "$TRAIN" letters.json --out run
-check "best: it says so again" grep -qxF "$risen" output
-expect_code "best: a run that saves rarely succeeds" 0 "$TRAIN" letters.json --set checkpoint.save_interval=100 --out rarely
+check "best: a finished run names the best step again" grep -qxF "$risen" output
+expect_code "best: a run with a large save interval succeeds" 0 "$TRAIN" letters.json --set checkpoint.save_interval=100 --out rarely
 near=$(best rarely | awk '{ printf "step %d (%.4f)", $1, $2 }')
-check "best: a step that was not saved is told from the best checkpoint" test "$(sed -n '/^best /,/^next /p' output | sed '$d' | tr -s ' \n' ' ')" = "$(tr -s ' ' <<<"$risen"); the best checkpoint is that of $near "
+check "best: a best step that was not saved is distinguished from the best checkpoint" test "$(sed -n '/^best /,/^next /p' output | sed '$d' | tr -s ' \n' ' ')" = "$(tr -s ' ' <<<"$risen"); the best checkpoint is that of $near "
 check "best: the best checkpoint is that of the lowest loss" test "$(best run | cut -d' ' -f1)" = "$low"
 check "best: nothing else is kept besides the newest" test "$(checkpoint_steps run | tr '\n' ' ')" = "$low 40 "
 val=$(best run | awk '{ printf "%.4f", $2 }')
@@ -58,10 +58,10 @@ check "best: ckpt list takes the time of a save from the metrics" bash -c '! gre
 expect_code "best: ckpt list of one checkpoint succeeds" 0 "$TRAIN" ckpt list run/checkpoints/step_00000040
 check "best: ckpt list of one checkpoint has its loss" test "$(awk '/^step_/ { print $2 " " }' output)" = "${listed%% *} "
 expect_code "best: eval opens the best" 0 "$TRAIN" eval run
-check "best: eval says so" grep -qx "best: step $low, val $val" output
+check "best: eval prints the step and loss of the best checkpoint" grep -qx "best: step $low, val $val" output
 check "best: eval computes the recorded loss" test "$(sed -nE 's/.* val loss ([0-9.]+) .*/\1/p' output | xargs printf %.4f)" = "$val"
 expect_code "best: generate opens the best" 0 "$TRAIN" generate run --tokens 2 --ranks 2
-check "best: generate says so once on two ranks" test "$(grep -cx "best: step $low, val $val" output)" -eq 1
+check "best: generate names the best checkpoint once on two ranks" test "$(grep -cx "best: step $low, val $val" output)" -eq 1
 expect_code "best: --newest opens the newest" 0 "$TRAIN" eval run --newest --ranks 2
 check "best: eval says once on two ranks that it is the newest" test "$(grep -cx 'newest: step 40' output)" -eq 1
 expect_code "best: --best and --newest together are refused" 64 "$TRAIN" eval run --best --newest
@@ -80,8 +80,8 @@ spoil() {
 }
 cp -r run damaged
 spoil damaged "$low"
-expect_code "best: where the best is damaged, the newest is opened" 0 "$TRAIN" eval damaged
-check "best: the damage and the newest are reported" \
+expect_code "best: if the best checkpoint is damaged, the newest one is opened" 0 "$TRAIN" eval damaged
+check "best: the damage and the use of the newest checkpoint are reported" \
     test "$(grep -c -e 'is damaged.*the newest checkpoint is opened' -e '^newest: step 40$' output)" -eq 2
 expect_code "best: --best refuses a damaged one" 65 "$TRAIN" eval damaged --best
 
@@ -105,10 +105,10 @@ resumed() {
     shift 2
     killed_at "$step"
     prepare
-    expect_code "best: a killed run goes on ($name)" 0 "$TRAIN" letters.json --set checkpoint.keep=1 --out killed "$@"
+    expect_code "best: a killed run resumes ($name)" 0 "$TRAIN" letters.json --set checkpoint.keep=1 --out killed "$@"
     check "best: the checkpoint of the lowest loss is kept ($name)" \
         test "$(best killed | cut -d' ' -f1) $(checkpoint_steps killed | tr '\n' ' ')" = "$(lowest killed 4) $low 40 "
-    expect_code "best: it is whole ($name)" 0 "$TRAIN" eval killed --best
+    expect_code "best: the best checkpoint is valid ($name)" 0 "$TRAIN" eval killed --best
 }
 prepare() { :; }
 resumed "after the best" $((low + 5))
@@ -124,9 +124,9 @@ resumed "the record is damaged" "$low"
 killed_at $((low + 5))
 rm killed/checkpoints/best.json
 mkdir killed/checkpoints/best.json
-expect_code "best: a run whose record is a folder goes on" 0 "$TRAIN" letters.json --set checkpoint.keep=1 --out killed
+expect_code "best: a run whose record of the best checkpoint is a folder continues" 0 "$TRAIN" letters.json --set checkpoint.keep=1 --out killed
 check "best: the folder in place of the record is named" grep -q 'killed/checkpoints/best.json' output
-check "best: where the record cannot be read or removed, no checkpoint is removed" test -d \
+check "best: if the record cannot be read or removed, no checkpoint is removed" test -d \
     "killed/checkpoints/step_$(printf %08d "$low")" -a -d killed/checkpoints/best.json
 prepare() { :; }
 
@@ -139,7 +139,7 @@ for descriptors in {10..40}; do
     ! grep -q '^error.71. the best checkpoint may be whole.*Too many open files; raise ulimit -n$' output || refusals=$((refusals + 1))
     cmp -s record killed/checkpoints/best.json || refusals=-100
 done
-check "best: where descriptors are used up, the start ends and the record stays" test "$refusals" -gt 0
+check "best: if no file descriptor is left, the start fails and the record is kept" test "$refusals" -gt 0
 
 resumed "2 data-parallel ranks" 10 --ranks 2
 resumed "2 tensor-parallel ranks" "$low" --ranks 2 --set parallel.tensor=2
@@ -160,17 +160,17 @@ ended() {
 expect_code "best: a run with patience succeeds" 0 "$TRAIN" letters.json "${patient[@]}" --out patient
 ended "at once"
 check "best: the last step is evaluated once" test "$(figures patient | grep -c '^val 20 ')" -eq 1
-check "best: the result says so" grep -q '"patience":	2' patient/result.json
+check "best: result.json says that patience ended the run" grep -q '"patience":	2' patient/result.json
 expect_code "best: a run that patience ended is finished" 0 "$TRAIN" letters.json "${patient[@]}" --out patient
 ended "shown again"
-check "best: it says how to go on" grep -qx '        ./train patient --set eval.patience=0 goes on' output
+check "best: a run that patience ended says how to train further" grep -qx '        ./train patient --set eval.patience=0 goes on' output
 # The best checkpoint is that of step 5, and save_interval keeps the next ones apart, except for the last step.
-expect_code "best: a run with patience that saves rarely succeeds" 0 "$TRAIN" letters.json --set eval.patience=1 \
+expect_code "best: a run with patience and save_interval=0 succeeds" 0 "$TRAIN" letters.json --set eval.patience=1 \
     --set checkpoint.save_interval=0 --set train_steps=45 --out last
 check "best: the last step is the best checkpoint if its loss is lower" test "$(best last | cut -d' ' -f1)" = 15
 for step in 10 15 20; do
     killed_at $step
-    expect_code "best: a run with patience goes on from step $step" 0 "$TRAIN" letters.json "${patient[@]}" --out killed
+    expect_code "best: a run with patience resumes from step $step" 0 "$TRAIN" letters.json "${patient[@]}" --out killed
     ended "resumed at step $step"
 done
 for on in "2" "2 --set parallel.tensor=2" "2 --set parallel.pipeline=2" "4 --set parallel.tensor=2 --set train_micro_batch_size_per_gpu=1"; do
@@ -178,14 +178,14 @@ for on in "2" "2 --set parallel.tensor=2" "2 --set parallel.pipeline=2" "4 --set
     expect_code "best: a run with patience succeeds (--ranks $on)" 0 "$TRAIN" letters.json "${patient[@]}" "${options[@]}" --out "patient-${on// /}"
     ended "--ranks $on"
 done
-expect_code "best: without patience the run goes on" 0 "$TRAIN" letters.json --out patient
-same_run "best: it is the run that was never ended" run patient
+expect_code "best: without patience the run trains further" 0 "$TRAIN" letters.json --out patient
+same_run "best: the resumed run equals one that never stopped" run patient
 
 # Other validation data: the old best loss is not compared with losses of the new data.
 tac held_out.txt | rev >other.txt
 killed_at 40
-expect_code "best: a run goes on with other validation data" 0 "$TRAIN" letters.json --set data.val_text=other.txt \
+expect_code "best: a run resumes with other validation data" 0 "$TRAIN" letters.json --set data.val_text=other.txt \
     --set checkpoint.keep=1 --set train_steps=60 --allow-config-change --out killed
-check "best: the best is chosen anew" test "$(best killed | cut -d' ' -f1)" -gt 40
-check "best: the former best is removed" test "$(checkpoint_steps killed | tr '\n' ' ')" = "$(best killed | cut -d' ' -f1) 60 "
+check "best: the best checkpoint is chosen again" test "$(best killed | cut -d' ' -f1)" -gt 40
+check "best: the previous best checkpoint is removed" test "$(checkpoint_steps killed | tr '\n' ' ')" = "$(best killed | cut -d' ' -f1) 60 "
 finish

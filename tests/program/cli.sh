@@ -117,8 +117,8 @@ while read -r code_name code; do
     check "cli: exit code $code is explained" grep -qE "^ *$code  [a-z]" out
     marked=0
     grep -qE "^ *$code  .* \(comes with " out && marked=1
-    if used "$code_name"; then check "cli: exit code $code, which something ends with, is not marked" test $marked -eq 0
-    else check "cli: exit code $code, which nothing ends with, is marked" test $marked -eq 1; fi
+    if used "$code_name"; then check "cli: exit code $code is not marked as unused" test $marked -eq 0
+    else check "cli: exit code $code is marked as unused" test $marked -eq 1; fi
 done < <(sed -nE 's/^ *X\((EXIT_[A-Z_]+), ([0-9]+), .*/\1 \2/p' "$here/../../model/core/exit_codes.h")
 check "cli: all exit codes are checked" test $rows -eq "$(wc -l <out)"
 help "--version prints the version" --version
@@ -219,21 +219,21 @@ expect_code "cli: --name=value is accepted" 0 "$TRAIN" "$TINY" "${few[@]}" --out
 check "cli: every --set=value has its effect" test "$(losses equal/metrics.jsonl | wc -l)" -eq 6
 check "cli: the suggested next command runs" pasted 'next    '
 check "cli: the suggested next command continues the prompt" grep -q '^the king' pasted
-expect_code "cli: config diff of a run folder and its config ends with 0" 0 "$TRAIN" config diff equal "$TINY" "${few[@]}"
-expect_code "cli: config diff of different configs ends with 1" 1 "$TRAIN" config diff equal "$TINY" "${few[@]}" --set seed=8
+expect_code "cli: config diff of a run folder and its config exits with code 0" 0 "$TRAIN" config diff equal "$TINY" "${few[@]}"
+expect_code "cli: config diff of different configs exits with code 1" 1 "$TRAIN" config diff equal "$TINY" "${few[@]}" --set seed=8
 check "cli: config diff applies --set to the second config only" grep -qx 'seed  *7 -> 8  (changes the numbers)' output
 check "cli: config diff prints the number of differences" grep -qx '1 difference' output
 expect_code "cli: config diff compares a config with itself changed by --set" 1 "$TRAIN" config diff "$TINY" --set seed=8
 check "cli: config diff of one config prints the changed key" grep -qx 'seed  *7 -> 8  (changes the numbers)' output
-expect_code "cli: config diff of a folder that is no run ends with 66" 66 "$TRAIN" config diff . "$TINY"
+expect_code "cli: config diff of a folder that is not a run exits with code 66" 66 "$TRAIN" config diff . "$TINY"
 check "cli: config diff names the folder that is no run" grep -q '^error.66. \. is not the folder of a run' output
 "$TRAIN" config show "$TINY" --json >plain.json
 expect_code "cli: config show --json prints JSON that other programs read" 0 python3 -m json.tool plain.json
 expect_code "cli: config show --json prints the whole config" 0 "$TRAIN" config diff "$TINY" plain.json
-expect_code "cli: starting a finished run again ends with 0" 0 "$TRAIN" "$TINY" "${few[@]}" --out equal
+expect_code "cli: starting a finished run again exits with code 0" 0 "$TRAIN" "$TINY" "${few[@]}" --out equal
 check "cli: a finished run with --out suggests another --out" grep -q 'is finished; another --out starts another' output
 expect_code "cli: a run in out/ succeeds" 0 "$TRAIN" "$TINY" "${few[@]}"
-expect_code "cli: starting a finished run in out/ again ends with 0" 0 "$TRAIN" "$TINY" "${few[@]}"
+expect_code "cli: starting a finished run in out/ again exits with code 0" 0 "$TRAIN" "$TINY" "${few[@]}"
 check "cli: a finished run in out/ suggests --resume never" grep -q 'is finished; --resume never starts another' output
 expect_code "cli: --resume=never starts another run" 0 "$TRAIN" "$TINY" "${few[@]}" --resume=never
 check "cli: --resume=never gives the new run a folder of its own" test -s out/tiny-2/result.json

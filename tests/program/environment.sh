@@ -17,7 +17,7 @@ closed() {
         exec "$TRAIN" "$TINY" "${short[@]}" --out "$name"
     ) >console 2>err </dev/null
     code=$?
-    check "environment: $name: the run ends with 0 (exit code $code)" test $code -eq 0
+    check "environment: $name: the run exits with code 0 (exit code $code)" test $code -eq 0
     check "environment: $name: metrics.jsonl contains only events" \
         test "$(grep -cE '^\{"event": .*\}$' "$name/metrics.jsonl")" = "$(wc -l <"$name/metrics.jsonl")"
     check "environment: $name: metrics.jsonl has an event for every step" test "$(losses "$name/metrics.jsonl" | wc -l)" -eq 6
@@ -30,7 +30,7 @@ closed stdout 1
 closed stderr 2
 check "environment: a closed stderr does not affect the console" grep -q '^done' console
 closed all 0 1 2
-for name in stdout stderr all; do same_run "environment: $name: the run has the bits of the other runs" stdin $name; done
+for name in stdout stderr all; do same_run "environment: $name: the run has the same bits as the other runs" stdin $name; done
 "$TRAIN" "$TINY" --set train_steps=0 >&- 2>err
 check "environment: with a closed stdout an error still gives its exit code" test $? -eq 78 -a -s err
 "$TRAIN" - <&- >console 2>&1
@@ -97,10 +97,10 @@ def before():
 sys.exit(subprocess.call(sys.argv[1:], preexec_fn=before))' "$TRAIN" "$TINY" "${short[@]}" --set cpu.threads=1 --out ignored 2>err
 }
 if command -v python3 >/dev/null; then
-    expect_code "environment: a run with SIGCHLD ignored and a limit on address space ends with 0" 0 ignored
+    expect_code "environment: a run with SIGCHLD ignored and a limit on address space exits with code 0" 0 ignored
     same_run "environment: an ignored SIGCHLD changes no bit" limit-2000000 ignored
 else
-    skip "environment: a run with SIGCHLD ignored ends with 0" "there is no python3"
+    skip "environment: a run with SIGCHLD ignored exits with code 0" "there is no python3"
 fi
 
 # ---- doctor reports what a limit on address space prevents, and continues
@@ -110,5 +110,5 @@ check "environment: doctor reports that a device cannot be opened" \
     grep -qE '^!!  device  +the system refused .* of address space for .*; raise ulimit -v' output
 check "environment: doctor reports the levels, in MiB, with one thread" \
     grep -qE '^!!  levels  +the system refused 256\.0 MiB of address space for 1 thread; raise ulimit -v$' output
-check "environment: doctor goes on to its last check" grep -qE '^(ok|--)  python3 ' output
+check "environment: doctor continues to its last check" grep -qE '^(ok|--)  python3 ' output
 finish

@@ -29,7 +29,7 @@ rm -r run/result.json run/checkpoints/step_00000020
 mv run/checkpoints elsewhere
 ln -s /nowhere/checkpoints run/checkpoints
 sha256sum run/metrics.jsonl run/config.json run/machine.json >sum
-expect_code "folder: a dangling link instead of the folder checkpoints ends with 66" 66 "$TRAIN" "$TINY" "${common[@]}" \
+expect_code "folder: a dangling link instead of the folder checkpoints exits with code 66" 66 "$TRAIN" "$TINY" "${common[@]}" \
     --out run --set checkpoint.keep=9
 check "folder: a dangling link instead of the folder checkpoints is named" grep -q 'run/checkpoints is a symbolic link' output
 check "folder: a dangling link instead of the folder checkpoints leaves all files as they are" sha256sum --quiet -c sum
@@ -54,7 +54,7 @@ expect_code "folder: a lock file that is a symbolic link is refused" 73 "$TRAIN"
 rm linked/lock
 ln -s ../precious linked/samples.txt
 cp run/config.json linked/
-expect_code "folder: samples.txt as a symbolic link ends with 74" 74 "$TRAIN" "$TINY" "${common[@]}" --out linked
+expect_code "folder: samples.txt as a symbolic link exits with code 74" 74 "$TRAIN" "$TINY" "${common[@]}" --out linked
 check "folder: samples.txt as a symbolic link is named" grep -q 'linked/samples.txt is a symbolic link' output
 check "folder: samples.txt as a symbolic link is not followed" test "$(cat precious)" = precious
 
@@ -62,7 +62,7 @@ check "folder: samples.txt as a symbolic link is not followed" test "$(cat preci
 in_the_way() { # in_the_way NAME CODE WORDS OPTION...: expects CODE and WORDS from a run resumed in NAME
     local name=$1 code=$2 words=$3
     shift 3
-    expect_code "folder: $name in the way ends with $code" "$code" "$TRAIN" "$TINY" "${common[@]}" "$@" --out "$name"
+    expect_code "folder: $name in the way exits with code $code" "$code" "$TRAIN" "$TINY" "${common[@]}" "$@" --out "$name"
     check "folder: $name in the way is named in the error message" grep -qE "^error.$code. $words" output
 }
 for name in description result logs; do
@@ -77,9 +77,9 @@ in_the_way way-description 74 'cannot .*way-description/machine.attempt-'
 in_the_way way-result 74 'the run reached its goal, but its result is not written: '
 in_the_way way-logs 73 '.*way-logs/logs' --log-ranks
 mkdir hollow
-expect_code "folder: ckpt list of a folder without checkpoints ends with 66" 66 "$TRAIN" ckpt list hollow
+expect_code "folder: ckpt list of a folder without checkpoints exits with code 66" 66 "$TRAIN" ckpt list hollow
 check "folder: ckpt list says that a folder has no checkpoint" grep -qx 'error.66. hollow holds no checkpoint' output
-expect_code "folder: ckpt list of a missing folder ends with 66" 66 "$TRAIN" ckpt list nowhere
+expect_code "folder: ckpt list of a missing folder exits with code 66" 66 "$TRAIN" ckpt list nowhere
 check "folder: ckpt list says that a folder does not exist" grep -qx 'error.66. there is no folder nowhere' output
 
 # ---- failed saves: the messages must say what the run does next ----
@@ -89,7 +89,7 @@ mkdir before/checkpoints
 cp -r run/checkpoints/step_00000020 before/checkpoints/
 limited() { (ulimit -f 300; exec "$TRAIN" "$TINY" "${common[@]}" "$@"); }
 # Training goes on while a thread writes: on a busy machine it may end before it hears of the first failure.
-expect_code "folder: a run without any successful save ends with 74" 74 limited --out full --set checkpoint.async=false
+expect_code "folder: a run without any successful save exits with code 74" 74 limited --out full --set checkpoint.async=false
 check "folder: a failed save at an interval announces the next try at the next interval" \
     grep -q 'step 10 is not saved: .*; trying again at the next interval' output
 check "folder: a failed save at the last interval announces a last try at the end" \
@@ -97,7 +97,7 @@ check "folder: a failed save at the last interval announces a last try at the en
 check "folder: a failed last save announces no further try" grep -qE 'step 20 is not saved: .*File too large$' output
 check "folder: a run without a checkpoint says that it will start again" grep -q 'begins anew' output
 for interval in 0 20; do
-    expect_code "folder: a run that saves only at its end and cannot save ends with 74" 74 limited --out end \
+    expect_code "folder: a run that saves only at its end and cannot save exits with code 74" 74 limited --out end \
         --set checkpoint.save_interval=$interval
     check "folder: a run that saves only at its end and cannot save ends before its first step" grep -qE \
         '^error\[74\] this run saves only at its end, and a trial at its start failed: cannot write .*: File too large$' output
@@ -106,7 +106,7 @@ done
 expect_code "folder: a run that saves only at its end and can save succeeds" 0 "$TRAIN" "$TINY" "${common[@]}" --out end \
     --set checkpoint.save_interval=0
 check "folder: a trial leaves nothing" test "$(find end/checkpoints -mindepth 1 -maxdepth 1 -name "*step_*")" = end/checkpoints/step_00000020
-expect_code "folder: a run whose later saves fail ends with 74" 74 limited --out before --set train_steps=25 \
+expect_code "folder: a run whose later saves fail exits with code 74" 74 limited --out before --set train_steps=25 \
     --allow-config-change
 check "folder: a run whose later saves fail names the checkpoint from which it resumes" \
     grep -q 'goes on from the checkpoint before it' output
@@ -227,7 +227,7 @@ mkdir -m 555 stopping/checkpoints
 kill -TERM "$child"
 let_go
 TRAIN=$nobodys TINY=$tiny
-check "folder: a stop without permission to save ends with 77 (got $code)" test "$code" -eq 77
+check "folder: a stop without permission to save exits with code 77 (got $code)" test "$code" -eq 77
 check "folder: a stop without permission to save says which steps are lost" \
     grep -q 'stopped after step [0-9]*, which is not saved; no checkpoint was written' err
 
@@ -271,7 +271,7 @@ TRAIN=$program
 # ---- a small disk: a tmpfs, on systems that allow the test to mount one ----
 if small 64 true 2>/dev/null; then
     run="'$TRAIN' '$TINY' ${common[*]}"
-    expect_code "folder: a disk without room for one checkpoint ends with 74" 74 small 300 "$run --out small/run"
+    expect_code "folder: a disk without room for one checkpoint exits with code 74" 74 small 300 "$run --out small/run"
     check "folder: a disk without room for one checkpoint ends the run before any step" bash \
         -c 'grep -q "nothing of this run could be saved" output && ! grep -q tok/s output'
     expect_code "folder: a dry run on a small disk succeeds" 0 small 1500 \

@@ -27,12 +27,12 @@ as() {
     expect_code "grids: a run on $line succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out "$name"
     # The line is wrapped at the width of the console.
     check "grids: the grid is printed: $line" grep -qF "ranks $line" <(tr -s ' \n' ' ' <output)
-    alike "grids: a run on $line has the losses of one rank" one "$name"
-    check "grids: a run on $line has the sample of one rank" test "$(text one)" = "$(text "$name")"
+    alike "grids: a run on $line has the same losses as on one rank" one "$name"
+    check "grids: a run on $line has the same sample as on one rank" test "$(text one)" = "$(text "$name")"
 }
 as pp2tp2 "4 = pp 2 x tp 2 (threads, 1 thread each), ZeRO 0, 1f1b, 6 micro-batches, bubble 14 %" 2 2 4
 turn 0 && as gpipe "4 = pp 2 x tp 2 (threads, 1 thread each), ZeRO 0, gpipe, 6 micro-batches, bubble 14 %" 2 2 4 parallel.schedule=gpipe
-turn 0 && same_run "grids: gpipe has the bits of 1f1b" pp2tp2 gpipe
+turn 0 && same_run "grids: gpipe has the same bits as 1f1b" pp2tp2 gpipe
 turn 1 && as stages3 "3 = pp 3 (threads, 1 thread each), ZeRO 0, 1f1b, 6 micro-batches, bubble 25 %" 3 1 3 "parallel.pipeline_split=[2,1,1]"
 turn 0 && as rows "4 = dp 2 x tp 2 (threads, 1 thread each), ZeRO 3, sequence parallel" 1 2 4 parallel.sequence_parallel=true \
     zero_optimization.stage=3 activation_checkpointing.policy=full
@@ -110,7 +110,7 @@ check "grids: a refused number of ranks is answered with possible ones" \
 "$TRAIN" data tokenize --tokenizer tok.json --out shards --val-fraction 0.1 text.txt >output 2>&1
 printf '\377\377' | dd of=shards/train_000000.bin bs=1 seek=$((1024 + 2 * (6 * 32 + 5))) conv=notrunc status=none
 on 2 1 4 'data.train=shards/train_*.bin' data.text=null data.shuffle=false train_batch_size=4
-expect_code "grids: a rank that reads damaged data ends with 65" 65 timeout 60 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" \
+expect_code "grids: a rank that reads damaged data exits with code 65" 65 timeout 60 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" \
     --out damaged
 check "grids: a rank that reads damaged data prints its coordinates" \
     grep -Eq '^error\[65\] rank (1 pp 0|3 pp 1) dp 1: .*shards/train_000000.bin: token id 65535 ' output
@@ -122,17 +122,17 @@ on 2 2 4
 held 5 stop "${run[@]}" "${on[@]}"
 kill -TERM "$child"
 let_go
-check "grids: a signal ends all ranks with 85 (got $code)" test "$code" -eq 85
+check "grids: a signal ends all ranks with exit code 85 (got $code)" test "$code" -eq 85
 cp -r stop stop-4
 cp -r stop stop-2
 expect_code "grids: a stopped run resumes on one rank" 0 "$TRAIN" "$TINY" "${run[@]}" --out stop
 check "grids: a resume on one rank is printed" grep -q '^resume  step [0-9]* from stop/checkpoints' output
-alike "grids: a resume on one rank has the losses of the whole run" one stop
+alike "grids: a resume on one rank has the same losses as the whole run" one stop
 expect_code "grids: a stopped run resumes on dp 4" 0 "$TRAIN" "$TINY" "${run[@]}" --ranks 4 --set zero_optimization.stage=2 \
     --set train_micro_batch_size_per_gpu=3 --out stop-4
-alike "grids: a resume on dp 4 has the losses of the whole run" one stop-4
+alike "grids: a resume on dp 4 has the same losses as the whole run" one stop-4
 expect_code "grids: a stopped run resumes on its own grid" 0 "$TRAIN" "$TINY" "${run[@]}" "${on[@]}" --out stop-2
-same_run "grids: a resume on its own grid has the bits of the whole run" pp2tp2 stop-2
+same_run "grids: a resume on its own grid has the same bits as the whole run" pp2tp2 stop-2
 
 # ---- generate, eval and ckpt on a grid's run
 # -----------------------------------------------------------------------------------
@@ -149,9 +149,9 @@ for how in "--ranks 2" "--ranks 3" "--ranks 4" "--ranks 2 --set parallel.pipelin
     read -ra options <<<"$how"
     expect_code "grids: generate runs with $how" 0 "$TRAIN" "${generate[@]}" "${options[@]}"
     without_speed output >text.other
-    check "grids: the text with $how is that of one rank" cmp -s text.one text.other
+    check "grids: the text with $how is the same as on one rank" cmp -s text.one text.other
     expect_code "grids: eval runs with $how" 0 "$TRAIN" eval pp2tp2 "${options[@]}"
-    check "grids: the loss with $how is that of one rank" awk '{ x[NR] = $5; n[NR] = $10 }
+    check "grids: the loss with $how is the same as on one rank" awk '{ x[NR] = $5; n[NR] = $10 }
         END { d = x[1] - x[2]; exit !(NR == 2 && n[1] == n[2] && n[1] > 1000 && d <= 2e-6 && d >= -2e-6) }' loss.one <(grep "^step " output)
 done
 expect_code "grids: generate refuses ranks that the --set does not divide" 78 "$TRAIN" generate pp2tp2 --ranks 3 \

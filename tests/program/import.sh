@@ -15,9 +15,9 @@ make_hf() { python3 "$make" "$@" || not_ok "import: make_hf.py $*"; }
 refused() {
     local name=$1 code=$2 sentence=$3
     shift 3
-    expect_code "$name" "$code" "$TRAIN" import "$@" --out made
-    check "$name: it says why" grep -qF -- "$sentence" output
-    check "$name: nothing is left" test -z "$(find . -maxdepth 1 -name 'made*')"
+    expect_code "$name is refused" "$code" "$TRAIN" import "$@" --out made
+    check "$name: the message says why" grep -qF -- "$sentence" output
+    check "$name: no files are left" test -z "$(find . -maxdepth 1 -name 'made*')"
 }
 # write_gpt2_files TOKENIZER_JSON DIR NAME: writes the two files of GPT-2's tokenizer of which one is NAME; tokenizer.json: that alone
 write_gpt2_files() {
@@ -63,7 +63,7 @@ while read -r kind loss; do
     make_hf kind --kind "$kind"
     expect_code "import: $kind in f64 succeeds" 0 "$TRAIN" import hf kind --dtype f64 --out "f64_$kind"
     expect_code "import: $kind evaluates a text without a text to train on" 0 "$TRAIN" eval "f64_$kind" --set data.val_text=kind/LICENSE
-    check "import: $kind has the loss of transformers" grep -q "val loss $loss nats a token over 64 targets" output
+    check "import: $kind has the same loss as transformers" grep -q "val loss $loss nats a token over 64 targets" output
     rm -r kind
 done <<END
 llama 6.194398
@@ -74,11 +74,11 @@ qwen3 6.049960
 mistral 6.078095
 smollm 5.970653
 END
-expect_code "import: eval without any text ends with 66" 66 "$TRAIN" eval f64_llama
-check "import: it says what to add" grep -qF "f64_llama has no validation data; write --set data.val_text=FILE" output
-expect_code "import: without its tokenizer" 0 "$TRAIN" import hf llama --without-tokenizer --out bare
+expect_code "import: eval without any text exits with code 66" 66 "$TRAIN" eval f64_llama
+check "import: eval without any text says what to add" grep -qF "f64_llama has no validation data; write --set data.val_text=FILE" output
+expect_code "import: a model without its tokenizer is imported" 0 "$TRAIN" import hf llama --without-tokenizer --out bare
 expect_code "import: weights alone cannot read text" 66 "$TRAIN" eval bare --set data.val_text=llama/LICENSE
-check "import: it says why" grep -qF "no tokenizer to read the text of data.val_text with; give data.tokenizer" output
+check "import: the message says why weights alone cannot read text" grep -qF "no tokenizer to read the text of data.val_text with; give data.tokenizer" output
 
 # set_weights DIR VALUE COUNT: overwrites the last f32 numbers of DIR/model.safetensors, which are those of the head
 set_weights() {
@@ -94,60 +94,60 @@ set_weights big 1e20 1
 refused "import: a weight beyond the range of the type" 78 "big: 1 weight is beyond the range of f16, the first in head.weight; import the weights with --dtype f32" hf big --dtype f16
 set_weights big -1e20 3
 refused "import: weights beyond the range of the type" 78 "big: 3 weights are beyond the range of f16, the first in" hf big --dtype f16
-expect_code "import: they are taken in the type that they have" 0 "$TRAIN" import hf big --out big_f32
-check "import: without a warning" test "$(grep -c warning output)" -eq 0
+expect_code "import: weights beyond another type's range are imported in their own type" 0 "$TRAIN" import hf big --out big_f32
+check "import: importing them in their own type prints no warning" test "$(grep -c warning output)" -eq 0
 set_weights big nan 2
-expect_code "import: weights that are NaN are taken" 0 "$TRAIN" import hf big --dtype bf16 --out big_nan
-check "import: with a warning that counts them" grep -qF "2 weights of big are NaN or infinite there" output
+expect_code "import: weights that are NaN are imported" 0 "$TRAIN" import hf big --dtype bf16 --out big_nan
+check "import: a warning counts the NaN weights" grep -qF "2 weights of big are NaN or infinite there" output
 
 # An imported run trains from step 0; the rows that no token has stay in its table.
 make_text
-expect_code "import: it trains" 0 "$TRAIN" f64_qwen2 --set data.text=text.txt --set train_steps=3 --set checkpoint.save_interval=1 --set checkpoint.keep=1
+expect_code "import: an imported run trains" 0 "$TRAIN" f64_qwen2 --set data.text=text.txt --set train_steps=3 --set checkpoint.save_interval=1 --set checkpoint.keep=1
 check "import: rows without a token are counted" grep -qF "the other 13 rows of the token table stand for no token" output
-check "import: the training begins at step 0 with the weights" grep -qF "weights alone" output
-check "import: its weights outlive checkpoint.keep=1" test "$(checkpoint_steps f64_qwen2 | tr '\n' ' ')" = "0 3 "
+check "import: training starts at step 0 with the imported weights" grep -qF "weights alone" output
+check "import: the imported weights are kept with checkpoint.keep=1" test "$(checkpoint_steps f64_qwen2 | tr '\n' ' ')" = "0 3 "
 
 # What is refused.
 mkdir empty pickle
 refused "import: a folder without config.json" 66 "cannot open empty/config.json" hf empty
-refused "import: no folder" 66 "cannot open nowhere/config.json" hf nowhere
+refused "import: a missing folder" 66 "cannot open nowhere/config.json" hf nowhere
 cp llama/config.json pickle/
 : >pickle/pytorch_model.bin
 refused "import: a pickle file" 66 "pytorch_model.bin is a pickle file, which could run any code" hf pickle
 cp -r llama other
 sed -i 's/"llama"/"mixtral"/' other/config.json
-refused "import: experts" 78 'model_type "mixtral" has experts, which are not built' hf other
+refused "import: a model with experts" 78 'model_type "mixtral" has experts, which are not built' hf other
 cp llama/config.json other/
 sed -i 's/"rope_type": "default"/"rope_type": "yarn"/' other/config.json
-refused "import: yarn" 78 'rope scaling of type "yarn" is not built; "llama3" is' hf other
+refused "import: RoPE scaling of type yarn" 78 'rope scaling of type "yarn" is not built; "llama3" is' hf other
 sed 's/"initializer_range": 0.02/"initializer_range": 5000/' llama/config.json >other/config.json
-refused "import: a value that no config has" 78 "other/config.json: model.initializer_range: 5000 does not fit; write a number above 0 to 10" hf other
+refused "import: a value out of range in config.json" 78 "other/config.json: model.initializer_range: 5000 does not fit; write a number above 0 to 10" hf other
 sed 's/"llama"/"llama", "num_experts": 4/; s/"silu"/"gelu"/' llama/config.json >other/config.json
-refused "import: experts and GELU" 78 ': num_experts: experts are not built; other/config.json:' hf other
-check "import: the second refusal is there" grep -qE '; other/config.json:[0-9]+:[0-9]+: hidden_act "gelu" is not built' output
+refused "import: a model with experts and GELU" 78 ': num_experts: experts are not built; other/config.json:' hf other
+check "import: the second refused feature is reported, too" grep -qE '; other/config.json:[0-9]+:[0-9]+: hidden_act "gelu" is not built' output
 check "import: no line feed is printed as an escape" test "$(grep -cF '\x0a' output)" -eq 0
 sed 's/"llama"/"mistral", "sliding_window": 32/' llama/config.json >other/config.json
-refused "import: a sliding window" 78 "each token of this model sees 32 tokens, and a sequence has up to 64; for sequences that the window sees whole add --set model.max_position_embeddings=32 --set data.seq_length=32" hf other
-expect_code "import: a model with a sliding window, for sequences that it sees whole" 0 "$TRAIN" import hf other --out window \
+refused "import: a sliding window shorter than a sequence" 78 "each token of this model sees 32 tokens, and a sequence has up to 64; for sequences that the window sees whole add --set model.max_position_embeddings=32 --set data.seq_length=32" hf other
+expect_code "import: a model with a sliding window is imported for sequences within it" 0 "$TRAIN" import hf other --out window \
     --set model.max_position_embeddings=32 --set data.seq_length=32
 sed 's/"intermediate_size": 80/"intermediate_size": 84/' llama/config.json >other/config.json
-refused "import: other shapes" 65 "other: 6 tensors, named above, do not fit the model of its config" hf other
+refused "import: a model with other tensor shapes" 65 "other: 6 tensors, named above, do not fit the model of its config" hf other
 check "import: a tensor that does not fit is named with both shapes" \
     grep -qFx "block.0.mlp.up.weight is [80, 48] there and [84, 48] here" output
 sed 's/"num_hidden_layers": 2/"num_hidden_layers": 3/' llama/config.json >other/config.json
-refused "import: a block too few" 65 "block.2.attn.q.weight is not there and [48, 48] here" hf other
+refused "import: a model with a missing block" 65 "block.2.attn.q.weight is not there and [48, 48] here" hf other
 sed 's/"vocab_size": 273/"vocab_size": 272/' llama/config.json >other/config.json
 refused "import: a tokenizer with more ids than rows" 78 "the tokenizer has 273 ids and the token table 272 rows" hf other
 cp llama/config.json other/
 head -c 5000 llama/model.safetensors >other/model.safetensors
-refused "import: weights that are cut" 65 "other/model.safetensors: its header is damaged: " hf other
+refused "import: a truncated weight file" 65 "other/model.safetensors: its header is damaged: " hf other
 make_hf sharded --shards 2
 cp -r sharded elsewhere
 sed -i 's#"model-00001#"../elsewhere/model-00001#' sharded/model.safetensors.index.json
-refused "import: an index that leaves the folder" 65 'is to be in "../elsewhere/model-00001-of-00002.safetensors": only plain names' hf sharded
+refused "import: an index that names a file outside the folder" 65 'is to be in "../elsewhere/model-00001-of-00002.safetensors": only plain names' hf sharded
 cp elsewhere/model.safetensors.index.json sharded/
 ln -sf ../elsewhere/model-00001-of-00002.safetensors sharded/
-refused "import: a link that leaves the folder" 65 "is a symbolic link that leads out of the folder" hf sharded
+refused "import: a link to a file outside the folder" 65 "is a symbolic link that leads out of the folder" hf sharded
 for name in tokenizer.json merges.txt vocab.json vocab.bpe encoder.json; do
     rm -rf linked
     cp -r gpt2 linked
@@ -162,23 +162,23 @@ rm -rf linked
 cp -r llama linked
 rm linked/tokenizer.json
 echo >linked/tokenizer.model
-refused "import: a tokenizer that is not read" 65 "linked has tokenizer.model alone, which is not read" hf linked
-refused "import: a type that is none" 64 "--dtype i32: write f32, f16 or bf16" hf llama --dtype i32
-refused "import: a key that is none" 78 "unknown key" hf llama --set model.num_layer=3
+refused "import: a tokenizer in an unsupported format" 65 "linked has tokenizer.model alone, which is not read" hf linked
+refused "import: an unknown dtype" 64 "--dtype i32: write f32, f16 or bf16" hf llama --dtype i32
+refused "import: an unknown config key" 78 "unknown key" hf llama --set model.num_layer=3
 mkdir made && : >made/file
 expect_code "import: a folder with something in it is not replaced" 73 "$TRAIN" import hf llama --out made
-check "import: it is named" grep -qF "made exists already; choose a new folder" output
+check "import: the folder that is not empty is named" grep -qF "made exists already; choose a new folder" output
 rm -r made
 mkdir made
-expect_code "import: an empty folder is taken" 0 "$TRAIN" import hf llama --out made
+expect_code "import: an empty folder is used" 0 "$TRAIN" import hf llama --out made
 rm -r made
-expect_code "import: a full disk ends with 74" 74 bash -c 'ulimit -f 100; exec "$@"' - "$TRAIN" import hf llama --out made
-check "import: a full disk leaves nothing" test -z "$(find . -maxdepth 1 -name 'made*')"
+expect_code "import: a full disk exits with code 74" 74 bash -c 'ulimit -f 100; exec "$@"' - "$TRAIN" import hf llama --out made
+check "import: a full disk leaves no files" test -z "$(find . -maxdepth 1 -name 'made*')"
 
 # A signal leaves nothing. After SIGKILL, nothing is called by the name: at most the folder beside it is there. The head is made so
 # large, of zeros that take no room, that the import takes a while; a kill that comes too late is tried again.
-expect_code "import: a signal ends it" 74 with_signal "$TRAIN" import hf llama --out made
-check "import: a signal leaves nothing" test -z "$(find . -maxdepth 1 -name 'made*')"
+expect_code "import: a signal ends the import" 74 with_signal "$TRAIN" import hf llama --out made
+check "import: a signal leaves no files" test -z "$(find . -maxdepth 1 -name 'made*')"
 python3 - llama large 400000 <<'END' || not_ok "import: large cannot be written"
 import json, os, shutil, struct, sys
 source, folder, rows = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -213,11 +213,11 @@ for _ in 1 2 3 4 5; do
     wait $pid 2>/dev/null
     [ $? -eq 137 ] && killed=1 && break
 done
-check "import: it is killed while it writes" test $killed -eq 1
-check "import: SIGKILL leaves nothing by its name" test ! -e made
-check "import: it leaves a folder beside it" test -d "$(compgen -G 'made.tmp-*')"
-expect_code "import: the name can be taken then" 0 "$TRAIN" import hf llama --out made
-check "import: what was left is removed, and this is said" grep -qE '^notice: \./made\.tmp-[0-9]+-0, which a killed process had left, is removed$' output
-check "import: only the run is there" test "$(compgen -G 'made*')" = made
+check "import: the import is killed while it writes" test $killed -eq 1
+check "import: SIGKILL leaves no folder with the run's name" test ! -e made
+check "import: SIGKILL leaves a temporary folder" test -d "$(compgen -G 'made.tmp-*')"
+expect_code "import: an import to the same name then succeeds" 0 "$TRAIN" import hf llama --out made
+check "import: the temporary folder is removed with a message" grep -qE '^notice: \./made\.tmp-[0-9]+-0, which a killed process had left, is removed$' output
+check "import: only the run is left in the folder" test "$(compgen -G 'made*')" = made
 
 finish

@@ -21,19 +21,19 @@ val=$(sed -nE 's/.*"val_loss": ([0-9.]+),.*/\1/p' src/checkpoints/best.json | xa
 path=src/checkpoints/step_$(printf %08d "$best")
 
 # ---- where the weights come from ----
-expect_code "init_from: a run begins with the weights of a run" 0 begin from "${learned[@]}"
-check "init_from: it says from which checkpoint" said "weights $path: best checkpoint, step $best, val $val; this run begins at step 0"
-check "init_from: it says which positions are left out" said "position.weight: the first 32 of 48 positions are taken"
-check "init_from: its first loss is near that of the source" awk -v val="$val" '$1 == "train" { exit !($3 < 1.2 * val) }' <(figures from)
-check "init_from: the run folder records it" grep -qE "^\{\"init_from\": \"src\", \"kind\": \"best checkpoint\", \"path\": \"$path\", \"step\": $best, \"val_loss\": [0-9.]+, \"same_ids\": true\}$" from/init_from.json
-check "init_from: the metrics record it" grep -q "\"event\": \"weights\", \"step\": 0,.*\"text\": \"$path: best" from/metrics.jsonl
-check "init_from: the data begin anew" test "$(grep -o '"samples": [0-9]*' from/metrics.jsonl | grep -v ' 0$' | head -n 1)" = '"samples": 16'
-expect_code "init_from: a checkpoint is taken" 0 begin one "${learned[@]}" --set checkpoint.init_from="$path"
-check "init_from: it says that, with the loss of the run" said "weights $path: checkpoint, step $best, val $val;"
-same_run "init_from: the checkpoint gives the bits of the run" from one
+expect_code "init_from: a run starts with the weights of another run" 0 begin from "${learned[@]}"
+check "init_from: the start names the checkpoint" said "weights $path: best checkpoint, step $best, val $val; this run begins at step 0"
+check "init_from: the start says which positions are left out" said "position.weight: the first 32 of 48 positions are taken"
+check "init_from: the first loss is close to that of the source" awk -v val="$val" '$1 == "train" { exit !($3 < 1.2 * val) }' <(figures from)
+check "init_from: the run folder records the source" grep -qE "^\{\"init_from\": \"src\", \"kind\": \"best checkpoint\", \"path\": \"$path\", \"step\": $best, \"val_loss\": [0-9.]+, \"same_ids\": true\}$" from/init_from.json
+check "init_from: the metrics record the source" grep -q "\"event\": \"weights\", \"step\": 0,.*\"text\": \"$path: best" from/metrics.jsonl
+check "init_from: the data order starts again at sample 0" test "$(grep -o '"samples": [0-9]*' from/metrics.jsonl | grep -v ' 0$' | head -n 1)" = '"samples": 16'
+expect_code "init_from: a run starts with the weights of a checkpoint" 0 begin one "${learned[@]}" --set checkpoint.init_from="$path"
+check "init_from: the start names the best checkpoint and its loss" said "weights $path: checkpoint, step $best, val $val;"
+same_run "init_from: the checkpoint gives the same bits as the run" from one
 rm src/checkpoints/best.json
-expect_code "init_from: without a best checkpoint, the newest is taken" 0 begin newest "${learned[@]}"
-check "init_from: it says so" said "weights src/checkpoints/step_00000040: newest checkpoint, step 40"
+expect_code "init_from: without a best checkpoint, the newest one is used" 0 begin newest "${learned[@]}"
+check "init_from: the start names the newest checkpoint" said "weights src/checkpoints/step_00000040: newest checkpoint, step 40"
 
 # ---- grids ----
 options=("${learned[@]}" --set fp64.enabled=true)
@@ -53,9 +53,9 @@ check "init_from: masters in bf16 training are the f32 weights" awk -v a="$(figu
 
 # ---- master copies ----
 # A rate of 0 leaves the first weights as they are.
-expect_code "init_from: a run in f32 begins with the weights of one in bf16" 0 "$TRAIN" "$TINY" "${learned[@]}" --out still \
+expect_code "init_from: a run in f32 starts with the weights of one in bf16" 0 "$TRAIN" "$TINY" "${learned[@]}" --out still \
     --set checkpoint.init_from=bf16/checkpoints/step_00000006 --set train_steps=1 --set scheduler=null --set optimizer.params.lr=0
-check "init_from: they are its master copies, bit for bit" python3 - <<'END'
+check "init_from: they equal its master weights bit for bit" python3 - <<'END'
 import json
 def tensors(path):
     """name -> dtype and bytes of a safetensors file"""
@@ -74,27 +74,27 @@ END
 
 # ---- going on ----
 mv src elsewhere
-expect_code "init_from: a run that has saved goes on without the source" 0 "$TRAIN" from --set train_steps=8 --allow-config-change
-check "init_from: from its own checkpoint" said "resume step 6 from from/checkpoints/step_00000006"
+expect_code "init_from: a run with a checkpoint resumes without the source" 0 "$TRAIN" from --set train_steps=8 --allow-config-change
+check "init_from: a run resumes from its own checkpoint" said "resume step 6 from from/checkpoints/step_00000006"
 rm -r one/checkpoints one/result.json
-expect_code "init_from: one that has no checkpoint needs it" 66 "$TRAIN" one
-check "init_from: and says where it looked" said "error[66] one/config.json:"
-check "init_from: by its key" said "checkpoint.init_from: $path: no weights are there"
+expect_code "init_from: a run without a checkpoint needs the source" 66 "$TRAIN" one
+check "init_from: the message says where the source was expected" said "error[66] one/config.json:"
+check "init_from: the message names checkpoint.init_from" said "checkpoint.init_from: $path: no weights are there"
 mv elsewhere src
-expect_code "init_from: with the source it begins again" 0 "$TRAIN" one
-same_run "init_from: and trains the same" newest one || true
+expect_code "init_from: with the source the run starts again" 0 "$TRAIN" one
+same_run "init_from: the run started again has the same bits" newest one || true
 
 # ---- which run is meant ----
 expect_code "init_from: the same command finds its run" 0 begin newest "${learned[@]}"
-check "init_from: which is finished" said "finished"
-expect_code "init_from: other weights are another run" 78 begin newest "${learned[@]}" --set checkpoint.init_from="$path"
-check "init_from: and the key is named" said "checkpoint.init_from was \"src\", is \"$path\" (changes the run)"
+check "init_from: the found run is finished" said "finished"
+expect_code "init_from: a start with other weights is another run" 78 begin newest "${learned[@]}" --set checkpoint.init_from="$path"
+check "init_from: the message about other weights names the key" said "checkpoint.init_from was \"src\", is \"$path\" (changes the run)"
 mkdir -p out && cp -r src out/tiny
-expect_code "init_from: without --out it is a run of its own" 0 "$TRAIN" "$TINY" "${learned[@]}" --set checkpoint.init_from=out/tiny --set train_steps="$steps"
-check "init_from: in the next free folder" said "run out/tiny-2"
-expect_code "init_from: --resume beside it is refused" 64 begin both "${learned[@]}" --resume src
-check "init_from: with the choice" said "leave one of the two out"
-check "init_from: and no folder is left" test ! -e both
+expect_code "init_from: without --out a new run starts" 0 "$TRAIN" "$TINY" "${learned[@]}" --set checkpoint.init_from=out/tiny --set train_steps="$steps"
+check "init_from: the new run gets the next free folder" said "run out/tiny-2"
+expect_code "init_from: --resume together with init_from is refused" 64 begin both "${learned[@]}" --resume src
+check "init_from: the message about --resume names the choice" said "leave one of the two out"
+check "init_from: the refused start leaves no folder" test ! -e both
 
 # ---- weights that cannot be used ----
 refused() { # refused NAME CODE TEXT OPTION...
@@ -115,12 +115,12 @@ tr 'a-m' 'b-n' <text.txt >other.txt
 refused "another tokenizer" 78 "these weights belong to another tokenizer than that of the data" "${learned[@]}" --set data.text=other.txt
 check "init_from: another tokenizer: what to write" said 'write data.tokenizer "src/tokenizer.json", or, if you mean it, checkpoint.init_from_tokenizer "any"'
 expect_code "init_from: the source's tokenizer may be given" 0 begin given "${learned[@]}" --set data.text=other.txt --set data.tokenizer=src/tokenizer.json
-expect_code "init_from: another tokenizer is taken if the config says so" 0 begin any "${learned[@]}" --set data.text=other.txt --set checkpoint.init_from_tokenizer=any
+expect_code "init_from: another tokenizer is used if the config names it" 0 begin any "${learned[@]}" --set data.text=other.txt --set checkpoint.init_from_tokenizer=any
 expect_code "init_from: a dry run checks the weights, too" 78 begin dry --set model.num_layers=3 --dry-run
 expect_code "init_from: a dry run with weights that fit succeeds" 0 begin dry "${learned[@]}" --dry-run
-check "init_from: it writes nothing" test ! -e dry
-expect_code "init_from: other arithmetic is pointed out" 0 begin theta "${learned[@]}" --set model.norm_epsilon=0.001
-check "init_from: by its key" said "model.norm_epsilon was 1e-05 where the weights of src/checkpoints/step_00000040 were trained, and is 0.001 here"
+check "init_from: a dry run writes nothing" test ! -e dry
+expect_code "init_from: a notice names keys that change the arithmetic" 0 begin theta "${learned[@]}" --set model.norm_epsilon=0.001
+check "init_from: the notice names the key and both values" said "model.norm_epsilon was 1e-05 where the weights of src/checkpoints/step_00000040 were trained, and is 0.001 here"
 
 # ---- Hugging Face's folders and imported runs ----
 python3 "$here/../golden/make_hf.py" hf >/dev/null || not_ok "init_from: make_hf.py fails"
@@ -134,16 +134,16 @@ start() { # start RUN OPTION...: trains a copy of the imported run
     cp -r imported "$run" && "$TRAIN" "$run" "${short[@]}" "$@"
 }
 expect_code "init_from: an imported run needs data" 78 "$TRAIN" imported
-check "init_from: and says what to add" said "imported/config.json:1:1: data: this run names nothing to train on yet; add --set data.text=my.txt"
+check "init_from: the message says which data key to add" said "imported/config.json:1:1: data: this run names nothing to train on yet; add --set data.text=my.txt"
 expect_code "init_from: an imported run is trained" 0 start trained
-check "init_from: it says where its weights come from" said "weights trained/checkpoints/step_00000000: weights alone; this run begins at step 0"
-check "init_from: its metrics, too" grep -q '"event": "weights", "step": 0,.*"text": "trained/checkpoints/step_00000000: weights alone"' trained/metrics.jsonl
-check "init_from: it keeps its tokenizer" cmp -s imported/tokenizer.json trained/tokenizer.json
-check "init_from: it keeps its first weights" test "$(checkpoint_steps trained | tr '\n' ' ')" = "0 6 "
+check "init_from: its start says where the weights come from" said "weights trained/checkpoints/step_00000000: weights alone; this run begins at step 0"
+check "init_from: its metrics say where the weights come from" grep -q '"event": "weights", "step": 0,.*"text": "trained/checkpoints/step_00000000: weights alone"' trained/metrics.jsonl
+check "init_from: an imported run keeps its tokenizer" cmp -s imported/tokenizer.json trained/tokenizer.json
+check "init_from: an imported run keeps its imported weights" test "$(checkpoint_steps trained | tr '\n' ' ')" = "0 6 "
 expect_code "init_from: its first weights still generate" 0 "$TRAIN" generate trained/checkpoints/step_00000000 --prompt "the" --tokens 2
-expect_code "init_from: a Hugging Face folder is taken" 0 "$TRAIN" imported/config.json "${short[@]}" --set checkpoint.init_from=hf --out from_hf
-check "init_from: it says so" said "weights hf: Hugging Face folder; this run begins at step 0"
-same_run "init_from: it gives the bits of the imported run" trained from_hf
+expect_code "init_from: a run starts with the weights of a Hugging Face folder" 0 "$TRAIN" imported/config.json "${short[@]}" --set checkpoint.init_from=hf --out from_hf
+check "init_from: the start names the Hugging Face folder" said "weights hf: Hugging Face folder; this run begins at step 0"
+same_run "init_from: it gives the same bits as the imported run" trained from_hf
 expect_code "init_from: an imported run in f64" 0 start f64 --set fp64.enabled=true
 for grid in "dp 2:--set train_micro_batch_size_per_gpu=1" "tp 2:--set parallel.tensor=2" "pp 2:--set parallel.pipeline=2" \
     "ZeRO 3:--set train_micro_batch_size_per_gpu=1 --set zero_optimization.stage=3"; do
@@ -154,22 +154,22 @@ done
 expect_code "init_from: an imported run in bf16" 0 start bf16 --set bf16.enabled=true
 expect_code "init_from: an imported run that was stopped" 85 start stopped --set max_time=0.001
 "$TRAIN" stopped --set max_time=0 >/dev/null 2>&1
-same_run "init_from: goes on to the bits of an uninterrupted one" trained stopped
+same_run "init_from: the resumed imported run has the same bits as an uninterrupted one" trained stopped
 mv trained moved
 mv imported elsewhere # its config names imported/tokenizer.json
-expect_code "init_from: a moved run goes on with its own tokenizer" 0 "$TRAIN" moved --set train_steps=8 --allow-config-change
+expect_code "init_from: a moved run resumes with its own tokenizer" 0 "$TRAIN" moved --set train_steps=8 --allow-config-change
 mv elsewhere imported
-check "init_from: from its own checkpoint" said "resume step 6 from moved/checkpoints/step_00000006"
+check "init_from: a moved run resumes from its own checkpoint" said "resume step 6 from moved/checkpoints/step_00000006"
 cp -r imported elsewhere
 cp src/tokenizer.json imported/ # another tokenizer where the config of the copy says
 expect_code "init_from: a moved import is trained with its own tokenizer" 0 "$TRAIN" elsewhere "${short[@]}"
-same_run "init_from: and gives the same bits" stopped elsewhere
+same_run "init_from: training a moved import gives the same bits" stopped elsewhere
 cp elsewhere/tokenizer.json imported/
 rm -r elsewhere
 expect_code "init_from: a tokenizer that --set names and that is missing is an error" 66 start other --set data.tokenizer=nowhere.json
 expect_code "init_from: the tokenizer of an imported run is fixed" 78 start other --set data.tokenizer=src/tokenizer.json
-expect_code "init_from: its shapes are, too" 78 start other --set model.num_layers=1
-check "init_from: each tensor is named" said "block.1.attn.norm.weight is [48] there and not here"
+expect_code "init_from: the shapes of an imported run are fixed" 78 start other --set model.num_layers=1
+check "init_from: each tensor that does not fit is named" said "block.1.attn.norm.weight is [48] there and not here"
 expect_code "init_from: fewer positions are cut" 0 start other --set model.max_position_embeddings=32
 expect_code "init_from: a Hugging Face folder of another tokenizer" 78 begin refused --set checkpoint.init_from=hf
 check "init_from: names the file of its tokenizer" said 'write data.tokenizer "hf/tokenizer.json"'
@@ -182,14 +182,14 @@ cp -r hf linked
 mv linked/tokenizer.json linked.json
 ln -s ../linked.json linked/tokenizer.json
 expect_code "init_from: a tokenizer whose link leaves the folder is not read" 78 begin refused --set checkpoint.init_from=linked
-check "init_from: it says so" said "is not known: linked/tokenizer.json is a symbolic link that leads out of the folder"
+check "init_from: the message says that the tokenizer is a symbolic link" said "is not known: linked/tokenizer.json is a symbolic link that leads out of the folder"
 
 # Each token of a model with a sliding window sees no more tokens than the window has.
 python3 "$here/../golden/make_hf.py" window --kind mistral >/dev/null || not_ok "init_from: make_hf.py fails"
 sed -i 's/"sliding_window": null/"sliding_window": 32/' window/config.json
 expect_code "init_from: a sliding window is refused" 78 "$TRAIN" imported/config.json "${short[@]}" --set checkpoint.init_from=window --set data.tokenizer=window/tokenizer.json \
     --set model.vocab_size=275 --out windowed
-check "init_from: a sliding window: it says for which sequences it would do" said "each token of this model sees 32 tokens, and a sequence has up to 64; for sequences that the window sees whole add --set model.max_position_embeddings=32"
+check "init_from: the message says for which sequences a sliding window is accepted" said "each token of this model sees 32 tokens, and a sequence has up to 64; for sequences that the window sees whole add --set model.max_position_embeddings=32"
 check "init_from: a sliding window: nothing is written" test ! -e windowed
 expect_code "init_from: sequences that the window sees whole are trained" 0 "$TRAIN" imported/config.json "${short[@]}" --set checkpoint.init_from=window --set data.tokenizer=window/tokenizer.json \
     --set model.vocab_size=275 --set model.max_position_embeddings=32 --out windowed
@@ -199,14 +199,14 @@ python3 "$here/../golden/make_hf.py" qwen --kind qwen2 >/dev/null || not_ok "ini
 rm -r imported
 "$TRAIN" import hf qwen --out imported >import.log 2>&1 || not_ok "init_from: the import ends: $(tail -n 1 import.log)"
 expect_code "init_from: an imported run keeps rows that belong to no token" 0 start padded
-check "init_from: which its model has" said "vocabulary 288 (padded"
-expect_code "init_from: and goes on with them" 0 "$TRAIN" padded --set train_steps=8 --allow-config-change
-expect_code "init_from: a run by its tokenizer leaves them out" 0 "$TRAIN" imported/config.json "${short[@]}" --set checkpoint.init_from=qwen \
+check "init_from: its model has these rows" said "vocabulary 288 (padded"
+expect_code "init_from: the run resumes with these rows" 0 "$TRAIN" padded --set train_steps=8 --allow-config-change
+expect_code "init_from: a model with fewer rows leaves these rows out" 0 "$TRAIN" imported/config.json "${short[@]}" --set checkpoint.init_from=qwen \
     --set model.vocab_size=275 --out cut --ranks 2 --set parallel.tensor=2
-check "init_from: and says so" said "token.weight: the first 275 of 288 token ids are taken"
+check "init_from: the start says how many token ids are used" said "token.weight: the first 275 of 288 token ids are taken"
 
 file=src/checkpoints/step_00000040/model.safetensors
 printf '\377' | dd of="$file" bs=1 seek=$(($(tensors "$file") + 40)) conv=notrunc 2>/dev/null
 expect_code "init_from: damaged weights end the start" 65 begin damaged "${learned[@]}"
-check "init_from: which names file and tensor" said "model.safetensors is damaged: tensor"
+check "init_from: the message about damaged weights names file and tensor" said "model.safetensors is damaged: tensor"
 finish

@@ -33,25 +33,25 @@ if all_cases; then
     quiet "joined: only rank 0 prints" 1 2 3
     grep -v '^ranks \|^run \|^ *[0-9]\|saved\|checkpoints/step_\|./train\|available' output >said.joined
     check "joined: rank 0 prints what a run on threads prints" diff said.threads said.joined
-    same_run "joined: a run has the bits of threads" threads joined
-    check "joined: a run has the sample of threads" test "$(text threads)" = "$(text joined)"
-    check "joined: nothing is left where the ranks have met" test -z "$(ls -A out/.rendezvous)"
+    same_run "joined: a run has the same bits as with threads" threads joined
+    check "joined: a run has the same sample as with threads" test "$(text threads)" = "$(text joined)"
+    check "joined: no rendezvous file is left" test -z "$(ls -A out/.rendezvous)"
     expect_code "joined: stages as threads succeed" 0 "$TRAIN" "$TINY" "${run[@]}" "${stages[@]}" --ranks 2 --out stages
-    same_run "joined: stages have the bits of threads" stages stages-j
+    same_run "joined: stages have the same bits as with threads" stages stages-j
 
     # Stops and resumes.
-    all_end "joined: a run that max_time stops ends with 85 on all ranks" 85 4 "$TINY" "${run[@]}" "${grid[@]}" --set max_time=1e-9 \
+    all_end "joined: a run that max_time stops exits with code 85 on all ranks" 85 4 "$TINY" "${run[@]}" "${grid[@]}" --set max_time=1e-9 \
         --out resumed
     quiet "joined: a stop is printed by rank 0 alone" 1 2 3
-    all_end "joined: the run goes on by its folder, and all ranks end with 0" 0 4 resumed --set max_time=0
-    same_run "joined: a resumed run has the bits of an uninterrupted one" threads resumed
+    all_end "joined: the run resumes from its folder, and all ranks exit with code 0" 0 4 resumed --set max_time=0
+    same_run "joined: a resumed run has the same bits as an uninterrupted one" threads resumed
     all_end "joined: a finished run shows its result on rank 0" 0 4 resumed --set max_time=0
     quiet "joined: the result is shown by rank 0 alone" 1 2 3
 
-    all_end "joined: a run that diverges ends with 88 on all ranks" 88 4 "$TINY" --set train_batch_size=8 --set fp16.enabled=true \
+    all_end "joined: a run that diverges exits with code 88 on all ranks" 88 4 "$TINY" --set train_batch_size=8 --set fp16.enabled=true \
         --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=auto --set fp16.hysteresis=1 \
         --set fp16.loss_scale=1e30 --set max_consecutive_skipped_steps=1 --set parallel.timeout=60 --out diverged
-    check "joined: that it diverges is said once" test "$(cat rank.? | grep -c '^error\[88\] ')" -eq 1
+    check "joined: the divergence is reported once" test "$(cat rank.? | grep -c '^error\[88\] ')" -eq 1
 fi
 
 # ---- stops ---------------------------------------------------------------------------------------------------------------
@@ -64,21 +64,21 @@ busy() {
 # A signal to any rank stops all after the same step.
 busy 2 signal
 kill -TERM "${ranks[1]}"
-ranks_end "joined: a signal to rank 1 ends all ranks with 85" 85
+ranks_end "joined: a signal to rank 1 ends all ranks with exit code 85" 85
 check "joined: a signal saves a checkpoint" test "$(checkpoint_steps signal | wc -l)" -eq 1
 quiet "joined: a signal to rank 1 is answered by rank 0 alone" 1
 if all_cases; then
     busy 2 killed
     { kill -KILL "${ranks[1]}" && wait "${ranks[1]}"; } 2>/dev/null
     wait "${ranks[0]}"
-    check "joined: a rank that is killed ends the others with 87" test $? -eq 87
+    check "joined: a rank that is killed ends the others with exit code 87" test $? -eq 87
     check "joined: a rank that is killed is named" grep -qE '^error\[87\] rank 1 dp 1: ' rank.0
     # Nobody else can say that rank 0 is lost.
     busy 3 lost --set train_batch_size=12
     { kill -KILL "${ranks[0]}" && wait "${ranks[0]}"; } 2>/dev/null
     for r in 1 2; do
         wait "${ranks[r]}"
-        check "joined: rank $r ends with 87 if rank 0 is killed" test $? -eq 87
+        check "joined: rank $r exits with code 87 if rank 0 is killed" test $? -eq 87
     done
     check "joined: the first rank of the machine says that rank 0 is lost" grep -qE \
         '^error\[87\] rank 0 dp 0: the process of this rank on ' rank.1
@@ -111,14 +111,14 @@ fi
 # ---- mistakes ------------------------------------------------------------------------------------------------------------
 # one_line NAME CODE PATTERN: expects that all ranks have ended with this code, and that rank 0 alone has printed this line
 one_line() {
-    ranks_end "joined: $1 ends all ranks with $2" "$2"
+    ranks_end "joined: $1 ends all ranks with exit code $2" "$2"
     check "joined: rank 0 names $1" grep -qE "$3" rank.0
     check "joined: $1 is reported once" test "$(cat rank.? | grep -c '^error')" -eq 1
 }
 # Mistakes that all ranks have.
 if all_cases; then
     start_ranks 4 "$TINY" --set optimizer.params.lrr=1 --set modell.x=1
-    ranks_end "joined: a config with mistakes ends all ranks with 78" 78
+    ranks_end "joined: a config with mistakes ends all ranks with exit code 78" 78
     check "joined: rank 0 prints all mistakes of the config" test "$(grep -c 'unknown key' output)" -eq 2
     quiet "joined: the other ranks print no mistakes" 1 2 3
     # What a launcher decides is not advised: ./train --ranks is refused under it.
@@ -126,7 +126,7 @@ if all_cases; then
         "parallel.data=2;2, but there are 3 ranks; write 3 here, or leave the key out" \
         "train_batch_size=8;8 is not micro 2 x accum 1 x dp 3 = 6; write train_batch_size 6"; do
         start_ranks 3 "$TINY" --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=1 --set "${advice%%;*}"
-        ranks_end "joined: ${advice%%=*} that does not fit ends with 78" 78
+        ranks_end "joined: ${advice%%=*} that does not fit exits with code 78" 78
         check "joined: the advice for ${advice%%=*} names no --ranks" grep -qxF -- \
             "--set ${advice%%;*}: $(cut -d= -f1 <<<"$advice"): ${advice#*;}" output
     done
@@ -139,12 +139,12 @@ if all_cases; then
     start_ranks 3 generate threads --token 4
     one_line "an unknown option of a command" 64 '^error\[64\] --token: '
     start_ranks 2 "$TINY" --set data.text=none.txt --set parallel.timeout=20
-    ranks_end "joined: missing data end all ranks with 66" 66
+    ranks_end "joined: missing data end all ranks with exit code 66" 66
     check "joined: missing data are reported once" test "$(cat rank.? | grep -c '^error\[66\]')" -eq 1
     # Where rank 0 cannot write its file, all find out.
     touch file
     start_ranks 3 "$TINY" "${run[@]}" --set train_batch_size=12 --set parallel.rendezvous=file/x
-    ranks_end "joined: a folder that cannot be made ends all ranks with 73" 73
+    ranks_end "joined: a folder that cannot be made ends all ranks with exit code 73" 73
     quiet "joined: a folder that cannot be made is reported by rank 0" 1 2
 fi
 # Mistakes that one rank has: the others do not wait for it.
@@ -158,9 +158,9 @@ if all_cases; then
     one_line "an option that only rank 0 has" 64 '^error\[64\] --nonsense: '
     options() { [ "$1" -ne 0 ] || echo --set=modell.x=1; }
     start_ranks 2 "$TINY" "${run[@]}"
-    ranks_end "joined: a mistake in the config of rank 0 ends all ranks with 78" 78
+    ranks_end "joined: a mistake in the config of rank 0 ends all ranks with exit code 78" 78
     check "joined: a mistake in the config of rank 0 is printed by it" grep -q 'unknown key' rank.0
-    quiet "joined: a mistake in the config of rank 0 is printed by nobody else" 1
+    quiet "joined: a mistake in the config of rank 0 is printed by no other rank" 1
     options() { [ "$1" -ne 1 ] || echo --set=modell.x=1; }
     start_ranks 2 "$TINY" "${run[@]}" --set parallel.rendezvous=elsewhere
     one_line "a mistake in the config of rank 1" 78 '^error\[78\] rank 1 \([^ ]+, dp 1\): .*unknown key'
@@ -185,9 +185,9 @@ check "joined: ranks do not wait for one that has made a mistake" test $((SECOND
 
 # differ NAME CODE PATTERN: expects that two ranks end with this code, and that one line on rank 0 or 1 says why
 differ() {
-    all_end "joined: $1 ends all ranks with $2" "$2" 2 "$TINY" "${run[@]}" --out refused
+    all_end "joined: $1 ends all ranks with exit code $2" "$2" 2 "$TINY" "${run[@]}" --out refused
     check "joined: $1 is named, once" test "$(cat rank.? | grep -cE "$3")" -eq 1
-    check "joined: nothing else is said about $1" test "$(cat rank.? | grep -c '^error')" -eq 1
+    check "joined: nothing else is printed about $1" test "$(cat rank.? | grep -c '^error')" -eq 1
 }
 options() { [ "$1" -eq 0 ] || printf '%s\n' --set optimizer.params.lr=0.5; }
 differ "another config" 78 '^error\[78\] ranks differ: rank 0 has optimizer.params.lr 0.01, rank 1 has 0.5; start all'
@@ -198,7 +198,7 @@ if all_cases; then
     options() { [ "$1" -eq 1 ] || printf '%s\n' --set parallel.schedule=gpipe; }
     differ "a key that only rank 0 has" 78 '^error\[78\] ranks differ: rank 0 has parallel.schedule "gpipe", rank 1 has "1f1b"; start'
     options() { [ "$1" -eq 0 ] || printf '%s\n' --set parallel.rendezvous="$PWD/out/.rendezvous"; }
-    all_end "joined: the way to the meeting may differ" 0 2 "$TINY" "${run[@]}" --set train_steps=5 --set eval.interval=0 --out ways
+    all_end "joined: ranks may reach the rendezvous in different ways" 0 2 "$TINY" "${run[@]}" --set train_steps=5 --set eval.interval=0 --out ways
     options() { :; }
     cp "$TRAIN" other && echo >>other
     # shellcheck disable=SC2034 # start_ranks reads it
@@ -227,7 +227,7 @@ sleep 0.3 # so long, at most, a handshake takes
 { kill -KILL "${ranks[2]}" && wait "${ranks[2]}"; } 2>/dev/null
 for r in 0 1; do
     wait "${ranks[r]}"
-    check "joined: rank $r ends with 87 if a rank is killed while they meet" test $? -eq 87
+    check "joined: rank $r exits with code 87 if a rank is killed during the rendezvous" test $? -eq 87
 done
 check "joined: rank 0 names the rank that was killed" grep -qE '^error\[87\] .*rank 2 ' rank.0
 quiet "joined: rank 1 does not repeat it" 1
@@ -235,7 +235,7 @@ if all_cases; then
     before() { [ "$1" -lt 2 ] || echo RANK=1; }
     start_ranks 3 "$TINY" "${run[@]}" --set train_batch_size=12 --out refused
     wait "${ranks[0]}"
-    check "joined: a rank that arrives twice ends rank 0 with 76" test $? -eq 76
+    check "joined: a rank that arrives twice ends rank 0 with exit code 76" test $? -eq 76
     check "joined: a rank that arrives twice is named" grep -qE '^error\[76\] .*rank 1 .*twice' rank.0
     wait
     before() { :; }
@@ -245,23 +245,23 @@ before() { :; }
 # ---- no folder that all share --------------------------------------------------------------------------------------------
 secret=0123456789abcdef$(tr -d - </proc/sys/kernel/random/uuid)
 before() { echo "TRAIN_SECRET=$secret"; }
-all_end "joined: ranks meet by a secret of the environment" 0 2 "$TINY" "${run[@]}" "${stages[@]}" --out secret \
+all_end "joined: ranks find each other by a secret from the environment" 0 2 "$TINY" "${run[@]}" "${stages[@]}" --out secret \
     --set parallel.rendezvous=unused
-check "joined: ranks that know a secret write no file to meet" test ! -e unused
-! all_cases || same_run "joined: ranks that have met by a secret have the bits of threads" stages secret
+check "joined: ranks that know a secret write no rendezvous file" test ! -e unused
+! all_cases || same_run "joined: ranks connected by a secret have the same bits as with threads" stages secret
 check "joined: the secret is stored nowhere" bash -c "! grep -rq $secret secret rank.?"
 if all_cases; then
     before() { echo "TRAIN_SECRET=$secret$1"; }
     start_ranks 2 "$TINY" "${run[@]}" --out refused --set parallel.timeout=1
     wait "${ranks[1]}"
-    check "joined: a rank with another secret ends with 76" test $? -eq 76
-    check "joined: a rank with another secret says so" grep -qE '^error\[76\] rank 1 .* has another secret' rank.1
+    check "joined: a rank with another secret exits with code 76" test $? -eq 76
+    check "joined: a rank with another secret reports it" grep -qE '^error\[76\] rank 1 .* has another secret' rank.1
     wait "${ranks[0]}"
-    check "joined: rank 0 waits for the right one, and ends with 69" test $? -eq 69
+    check "joined: rank 0 waits for the right one, and exits with code 69" test $? -eq 69
     check "joined: no rank prints its secret" bash -c "! grep -q $secret rank.?"
     before() { :; }
     echo $secret >key && chmod 600 key
-    all_end "joined: ranks meet by a secret in a file" 0 2 "$TINY" "${run[@]}" "${stages[@]}" --set parallel.secret_file=key --out key-run
+    all_end "joined: ranks find each other by a secret in a file" 0 2 "$TINY" "${run[@]}" "${stages[@]}" --set parallel.secret_file=key --out key-run
     check "joined: the secret of the file is stored nowhere" bash -c "! grep -rq $secret key-run rank.?"
     chmod 644 key
     all_end "joined: a secret that others may read is refused with 77" 77 2 "$TINY" "${run[@]}" --set parallel.secret_file=key --out refused
@@ -269,10 +269,10 @@ if all_cases; then
 
     # A launcher without a name for its start.
     before() { printf '%s\n' RANK= WORLD_SIZE= MASTER_ADDR= "PMI_RANK=$1" PMI_SIZE=2 "MPI_LOCALRANKID=$1" MPI_LOCALNRANKS=2; }
-    all_end "joined: under MPICH's mpiexec a run ends with 78" 78 2 "$TINY" "${run[@]}" --out refused
+    all_end "joined: under MPICH's mpiexec a run exits with code 78" 78 2 "$TINY" "${run[@]}" --out refused
     check "joined: the sentence names the key" grep -qE '^error\[78\] PMI gives its ranks .*: set parallel.rendezvous to a folder' output
     all_end "joined: under MPICH's mpiexec parallel.rendezvous is enough" 0 2 "$TINY" "${run[@]}" "${stages[@]}" \
         --set parallel.rendezvous=place --out mpich
-    same_run "joined: under MPICH's mpiexec a run has the bits of threads" stages mpich
+    same_run "joined: under MPICH's mpiexec a run has the same bits as with threads" stages mpich
 fi
 finish

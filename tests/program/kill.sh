@@ -114,11 +114,11 @@ while ((newest < 24 && chain < 12)); do
         truncate -s 10 "$(printf 'chain/checkpoints/step_%08d/manifest.json' $newest)"
     fi
 done
-expect_code "kill: a run that was killed again and again goes on" 0 "$TRAIN" "$TINY" "${common[@]}" --out chain
+expect_code "kill: a run that was killed again and again resumes" 0 "$TRAIN" "$TINY" "${common[@]}" --out chain
 check "kill: its metrics have each step once" test "$(steps_of chain)" = "$(seq -s ' ' 30) "
 check "kill: it was killed $((killed - before)) of $chain times" test $((killed - before)) -ge 4
 killed=$before
-same_run "kill: it ends with the bits of an uninterrupted run" whole-f32 chain
+same_run "kill: it ends with the same bits as an uninterrupted run" whole-f32 chain
 check "kill: $killed of $points runs were killed before their end" test $killed -ge $((points * 3 / 4))
 [ $traced = no ] || check "kill: $during of the killed runs were saving" test $during -ge $((points / 10)) -a $during \
     -le $((killed - points / 5))

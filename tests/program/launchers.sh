@@ -42,7 +42,7 @@ for launcher in mpirun mpiexec srun srun-pmi2 srun-pmix salloc-mpirun torchrun; 
     [ $launcher != mpiexec ] || code=78 says='^error\[78\] PMI gives its ranks no number .*: set parallel.rendezvous'
     expect_code "launchers: under $launcher of four a rank waits for the others" $code under "${of[@]}" -- "$TINY" "${short[@]}" \
         "${soon[@]}" --out refused
-    check "launchers: under $launcher it says who is missing, or where to meet" grep -qE "$says" output
+    check "launchers: under $launcher the message says which rank is missing, or where the ranks find each other" grep -qE "$says" output
     expect_code "launchers: --ranks under $launcher of four is refused" 64 under "${of[@]}" -- "$TINY" "${short[@]}" --ranks 4 \
         --out refused
     check "launchers: the refusal under $launcher says who has started how many, and what to do instead" grep -qE \
@@ -53,7 +53,7 @@ done
 check "launchers: a refused run leaves no folder" test ! -e refused
 expect_code "launchers: a run without a launcher trains" 0 "$TRAIN" "$TINY" "${short[@]}" --out alone
 for launcher in mpirun srun torchrun; do
-    same_run "launchers: a run under $launcher of one has the bits of a run without" alone $launcher
+    same_run "launchers: a run under $launcher of one has the same bits as a run without" alone $launcher
 done
 of 1 srun
 expect_code "launchers: --ranks under srun of one starts ranks" 0 under "${of[@]}" -- "$TINY" "${short[@]}" --ranks 2 --out two
@@ -91,10 +91,10 @@ idle "a batch script" "${batch[@]}"
 idle "the shell of salloc on a machine of the job" "${batch[@]}" SLURM_STEP_ID=4294967290 SLURM_STEP_NUM_TASKS=1 \
     SLURM_STEP_TASKS_PER_NODE=1
 expect_code "launchers: --ranks 1 in a job without srun trains" 0 under "${batch[@]}" -- "$TINY" "${short[@]}" --ranks 1 --out given
-same_run "launchers: --ranks 1 in a job without srun has the bits of a run without a job" alone given
+same_run "launchers: --ranks 1 in a job without srun has the same bits as a run without a job" alone given
 expect_code "launchers: --ranks 2 in a job without srun trains" 0 under "${batch[@]}" -- "$TINY" "${short[@]}" --ranks 2 --out two
-expect_code "launchers: a run of two ranks goes on in a job without srun" 0 under "${batch[@]}" -- two
-expect_code "launchers: a run of one rank does not go on in a job without srun" 64 under "${batch[@]}" -- given
+expect_code "launchers: a run of two ranks resumes in a job without srun" 0 under "${batch[@]}" -- two
+expect_code "launchers: a run of one rank does not resume in a job without srun" 64 under "${batch[@]}" -- given
 expect_code "launchers: eval in a job without srun works on one rank" 0 under "${batch[@]}" -- eval alone
 expect_code "launchers: a job of one task needs no srun" 0 under "${batch[@]}" SLURM_NTASKS=1 -- "$TINY" "${short[@]}" --out single
 
@@ -158,7 +158,7 @@ fi
 printf '#!/bin/sh\n[ "$1" = --version ] && echo "mpirun (Open MPI) 4.1.4" || echo "$@"\n' >stand_in
 chmod +x stand_in
 HOSTS=n1:2,n2:2 MASTER_ADDR=n1 TRAIN_SECRET=sixteen-bytes-or-more MPIRUN=$PWD/stand_in "$here/../../scripts/train_mpi.sh" 4 "$TINY" >words 2>&1
-check "launchers: train_mpi.sh names what the ranks meet by to Open MPI" grep -q -- '--host n1:2,n2:2 -x MASTER_ADDR -x TRAIN_SECRET ' words
+check "launchers: train_mpi.sh passes the rendezvous variables to Open MPI" grep -q -- '--host n1:2,n2:2 -x MASTER_ADDR -x TRAIN_SECRET ' words
 check "launchers: train_mpi.sh shows no secret" test "$(grep -c sixteen words)" -eq 0
 env -u MASTER_ADDR -u MASTER_PORT -u TRAIN_SECRET MPIRUN="$PWD/stand_in" "$here/../../scripts/train_mpi.sh" 4 "$TINY" >words 2>&1
 check "launchers: train_mpi.sh names no variable that is not set" test "$(grep -c -- ' -x ' words)" -eq 0

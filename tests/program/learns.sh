@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 make_text
 
-expect_code "learns: the run ends with 0" 0 "$TRAIN" "$TINY" --set train_steps=150 --set steps_per_print=50 \
+expect_code "learns: the run exits with code 0" 0 "$TRAIN" "$TINY" --set train_steps=150 --set steps_per_print=50 \
     --set eval.interval=50 --set checkpoint.save_interval=100 --out run
 cp output console
 
@@ -32,7 +32,7 @@ for file in config.json machine.json metrics.jsonl samples.txt result.json token
     check "learns: the run folder has $file" test -s "run/$file"
 done
 
-expect_code "learns: a finished run that is started again ends with 0" 0 "$TRAIN" "$TINY" --set train_steps=150 \
+expect_code "learns: a finished run that is started again exits with code 0" 0 "$TRAIN" "$TINY" --set train_steps=150 \
     --set steps_per_print=50 \
     --set eval.interval=50 --set checkpoint.save_interval=100 --out run
 check "learns: a finished run prints its result with bits per byte again" test "$(grep '^val' output)" = \

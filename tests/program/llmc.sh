@@ -11,9 +11,9 @@ weights() { tail -c +$(($(tensors "$1/checkpoints/step_00000000/model.safetensor
 refused() {
     local name=$1 code=$2 sentence=$3
     shift 3
-    expect_code "$name" "$code" "$TRAIN" import llmc "$@" --out new
-    check "$name: it says why" grep -qF -- "$sentence" output
-    check "$name: nothing is left" test -z "$(find . -maxdepth 1 -name 'new*')"
+    expect_code "$name is refused" "$code" "$TRAIN" import llmc "$@" --out new
+    check "$name: the message says why" grep -qF -- "$sentence" output
+    check "$name: no files are left" test -z "$(find . -maxdepth 1 -name 'new*')"
 }
 
 for dtype in f32 bf16; do
@@ -36,10 +36,10 @@ mkdir llmc_run
 cp f32.bin llmc_run/model_00000007.bin
 head -c 3000 f32.bin >llmc_run/model_00000009.bin
 : >llmc_run/DONE_00000007
-expect_code "llmc: a folder of a run succeeds" 0 "$TRAIN" import llmc llmc_run --out of_folder
-check "llmc: the complete model is read and said" grep -q "^import  llmc_run/model_00000007.bin: gpt2" output
-check "llmc: that there is no tokenizer is said" grep -q "no tokenizer: text can be" output
-check "llmc: it has the same weights" cmp -s <(weights run_f32) <(weights of_folder)
+expect_code "llmc: the folder of an llm.c run is imported" 0 "$TRAIN" import llmc llmc_run --out of_folder
+check "llmc: the newest complete model is read and named" grep -q "^import  llmc_run/model_00000007.bin: gpt2" output
+check "llmc: a notice says that there is no tokenizer" grep -q "no tokenizer: text can be" output
+check "llmc: the model of the folder has the same weights" cmp -s <(weights run_f32) <(weights of_folder)
 
 # It is a run like any other: on several ranks, and as the start of a training.
 make_text
@@ -54,7 +54,7 @@ trained() {
     local name=$1
     shift
     cp -r run_f32 "$name"
-    expect_code "llmc: it is trained from step 0 ($name)" 0 "$TRAIN" "$name" --set data.text=text.txt --set data.seq_length=32 \
+    expect_code "llmc: an imported model is trained from step 0 ($name)" 0 "$TRAIN" "$name" --set data.text=text.txt --set data.seq_length=32 \
         --set train_steps=4 --set train_batch_size=8 "$@"
 }
 trained one_rank
@@ -64,27 +64,27 @@ near_f32 "llmc: four ranks train as one" one_rank tensor_and_pipeline
 near_f32 "llmc: two ranks of ZeRO 3 train as one" one_rank zero_3
 
 # What is refused.
-refused "llmc: no file" 66 "cannot open nowhere.bin" nowhere.bin
+refused "llmc: a missing file" 66 "cannot open nowhere.bin" nowhere.bin
 refused "llmc: a folder of another program" 66 "is not the folder of a run of llm.c" hf_f32
-refused "llmc: another file" 65 "does not begin with llm.c's magic number" text.txt
+refused "llmc: a file of another format" 65 "does not begin with llm.c's magic number" text.txt
 head -c 4000 f32.bin >cut.bin
-refused "llmc: a file that is cut" 65 "cut.bin is damaged: it has 4000 bytes, its header describes" cut.bin
+refused "llmc: a truncated file" 65 "cut.bin is damaged: it has 4000 bytes, its header describes" cut.bin
 printf '\xc8\xd7\x34\x01' | cat - <(tail -c +5 f32.bin) >tokenizer.bin
-refused "llmc: llm.c's tokenizer" 65 "is a tokenizer of llm.c; give the model" tokenizer.bin
+refused "llmc: a tokenizer file of llm.c in place of a model" 65 "is a tokenizer of llm.c; give the model" tokenizer.bin
 "$TRAIN" data train-bpe text.txt --vocab 300 --out big.json >output 2>&1 ||
     not_ok "llmc: a larger tokenizer is made"
 refused "llmc: a tokenizer with more ids than rows" 78 "the tokenizer has 300 ids and the token table 273 rows; leave --tokenizer out" \
     f32.bin --tokenizer big.json
-refused "llmc: a tokenizer that is not there" 66 "vocab.bpe" f32.bin --tokenizer vocab.bpe
+refused "llmc: a missing tokenizer" 66 "vocab.bpe" f32.bin --tokenizer vocab.bpe
 
 # A signal leaves nothing half written.
 expect_code "llmc: a signal ends the import" 74 with_signal "$TRAIN" import llmc f32.bin --out new
-check "llmc: a signal leaves nothing" test -z "$(find . -maxdepth 1 -name 'new*')"
+check "llmc: a signal leaves no files" test -z "$(find . -maxdepth 1 -name 'new*')"
 
 # A disk that is too small is refused before the weights are read.
 if small 64 true 2>/dev/null; then
-    expect_code "llmc: a small disk ends with 74" 74 small 100 "'$TRAIN' import llmc f32.bin --out small/new"
-    check "llmc: the room that is needed is said" grep -qE "small/new takes .*, and its disk has room for 100" output
+    expect_code "llmc: a small disk exits with code 74" 74 small 100 "'$TRAIN' import llmc f32.bin --out small/new"
+    check "llmc: the message says how much space is needed" grep -qE "small/new takes .*, and its disk has room for 100" output
 else
     skip "llmc: a small disk" "this system mounts no tmpfs for us"
 fi

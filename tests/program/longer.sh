@@ -10,8 +10,8 @@ constant=(--set scheduler.type=Constant --set 'scheduler.params={}' --ranks 2)
 refused() {
     local name=$1 code=$2 message=$3
     shift 3
-    expect_code "longer: $name ends with $code" "$code" "$TRAIN" "$@"
-    check "longer: $name is answered in one sentence" test "$(tail -n 1 output)" = "error[$code] $message"
+    expect_code "longer: $name exits with code $code" "$code" "$TRAIN" "$@"
+    check "longer: $name is reported in one sentence" test "$(tail -n 1 output)" = "error[$code] $message"
 }
 
 # ---- the learning rate does not depend on the number of steps ----
@@ -23,12 +23,12 @@ expect_code "longer: a finished run shows its result" 0 "$TRAIN" short
 check "longer: a finished run says how to make it longer" \
     grep -qx 'run     short is finished; --set train_steps=N makes it longer' output
 check "longer: a finished run prints its figures" grep -q '^done    14 steps' output
-expect_code "longer: a finished run goes on with more steps" 0 "$TRAIN" short/ --set train_steps=24
+expect_code "longer: a finished run resumes with more steps" 0 "$TRAIN" short/ --set train_steps=24
 check "longer: more steps that change no learning rate are accepted" \
     grep -qx 'config  train_steps was 14, is 24: the learning rate does not depend on it' output
-check "longer: the run goes on on its own number of ranks" grep -q '^ranks   2 ' output
+check "longer: the run resumes on its own number of ranks" grep -q '^ranks   2 ' output
 check "longer: only one result is called result.json" test -s short/result.before-attempt-2.json
-same_run "longer: the run that became longer has the bits of a long one" whole short
+same_run "longer: the run that became longer has the same bits as a long one" whole short
 refused "a checkpoint past train_steps" 78 "short: its newest checkpoint, step 24, is past train_steps 20; write at least 24, \
 or give --resume an earlier checkpoint and --out another folder" short --set train_steps=20 --allow-config-change
 refused "--resume with a checkpoint past train_steps" 78 "--resume short: its newest checkpoint, step 24, is past \
@@ -36,7 +36,7 @@ train_steps 20; write at least 24, or give --resume an earlier checkpoint and --
     --set train_steps=20 --out other
 refused "a named checkpoint past train_steps" 78 "--resume short/checkpoints/step_00000024: its step 24 is past train_steps 20; \
 write train_steps of at least 24" "$TINY" --resume short/checkpoints/step_00000024 --set train_steps=20 --out other
-expect_code "longer: a run goes on on another number of ranks" 0 "$TRAIN" short --ranks 1 --set train_steps=26 \
+expect_code "longer: a run resumes on another number of ranks" 0 "$TRAIN" short --ranks 1 --set train_steps=26 \
     --set gradient_accumulation_steps=4
 
 # ---- the commands ----
@@ -63,7 +63,7 @@ check "longer: a link is removed, and not what it leads to" test -d kept/checkpo
 exec 9<&-
 check "longer: it removes half-written files, but none that is held or has another name" \
     test "$(cd short && find . -name '*.tmp-*' | sort | tr '\n' ' ')" = "./held.tmp-4194305-0 ./mine.tmp-1 "
-check "longer: it says so" grep -qx 'notice: short/checkpoints/best.json.tmp-4194305-0, which a killed process had left, is removed' \
+check "longer: the start says that it removed them" grep -qx 'notice: short/checkpoints/best.json.tmp-4194305-0, which a killed process had left, is removed' \
     <(tr -s ' \n' ' ' <output | sed 's/ notice: /\nnotice: /g; s/is removed /is removed\n/g')
 
 # ---- the learning rate depends on it ----
@@ -74,7 +74,7 @@ from step 10 with the new schedule" decay --set train_steps=14
 refused "a longer run with another weight decay, too," 78 "the run in decay was started with another config: train_steps was \
 10, is 14 (changes the run); optimizer.params.weight_decay was 0.1, is 0.2 (changes the run); choose another folder with \
 --out, or say --allow-config-change" decay --set train_steps=14 --set optimizer.params.weight_decay=0.2
-expect_code "longer: an allowed run goes on with the new schedule" 0 "$TRAIN" --resume decay --set train_steps=14 \
+expect_code "longer: an allowed run resumes with the new schedule" 0 "$TRAIN" --resume decay --set train_steps=14 \
     --allow-config-change
 check "longer: only the key that was changed is reported" test "$(grep '^config  [^ ]* was ' output)" = \
     'config  train_steps was 10, is 14: changes the run, as allowed'
@@ -99,14 +99,14 @@ cp -r decay older
 "$TRAIN" config show decay/config.json | sed 's/^{/{ "_world": 1,/' >older/config.json
 rm older/config.origins.json
 check "longer: the config of the older run has comments" grep -q '"lr": 0.01, *// ' older/config.json
-expect_code "longer: the run of an older program goes on" 0 "$TRAIN" older --set train_steps=15 --allow-config-change
+expect_code "longer: the run of an older program resumes" 0 "$TRAIN" older --set train_steps=15 --allow-config-change
 check "longer: the run of an older program has trained the steps that were added" \
     test "$(losses older/metrics.jsonl | wc -l)" -eq 15
 
 # ---- hints ----
 expect_code "longer: a run in out/ succeeds" 0 "$TRAIN" "$TINY" "${common[@]}" --set train_steps=6
 expect_code "longer: the same config with more steps starts another run" 0 "$TRAIN" "$TINY" "${common[@]}" --set train_steps=8
-check "longer: the other run has a folder of its own" test -s out/tiny-2/result.json
+check "longer: the other run has its own folder" test -s out/tiny-2/result.json
 check "longer: a new run with more steps says how the old one is made longer" \
     grep -qx '        ./train out/tiny --set train_steps=8 --allow-config-change would make it longer' output
 expect_code "longer: the hint's command succeeds" 0 "$TRAIN" out/tiny --set train_steps=8 --allow-config-change

@@ -60,9 +60,9 @@ for file in model optimizer; do
 done
 losses threads/metrics.jsonl >losses.a
 losses two/metrics.jsonl >losses.b
-check "machines: the losses have the bits of threads" cmp losses.a losses.b
+check "machines: the losses have the same bits as with threads" cmp losses.a losses.b
 for file in "$work"/met/* ./.train-sees-*; do
-    [ ! -e "$file" ] || not_ok "machines: $file is left"
+    [ ! -e "$file" ] || not_ok "machines: $file is not changed"
 done
 
 # ---- who writes ----------------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ fi
 mkdir b
 cp text.txt b
 folder_b=b
-hosts_end "machines: a machine that does not see the run folder ends all ranks with 73" 73 "$TINY" "${run[@]}" --out unseen
+hosts_end "machines: a machine that does not see the run folder ends all ranks with exit code 73" 73 "$TINY" "${run[@]}" --out unseen
 said_once "machines: the run folder" \
     '^error\[73\] rank 2 on host-b does not see the file \./\.train-sees-[0-9a-f]{16}, which rank 0 on host-a has written where the run folder will be \(No such file or directory, in .*/b\); give --out a folder'
 hosts_end "machines: a machine may have its own text" 0 "$TINY" "${run[@]}" --set cpu.threads=1 --out "$work/own"
@@ -98,22 +98,22 @@ ranks_end "machines: all ranks wait for the run that --resume names" 0
 check "machines: the run begins at its checkpoint" grep -q '^resume  step 6 from two/checkpoints/step_00000006$' output
 cp text.txt set.txt
 tr k q <text.txt >b/set.txt
-hosts_end "machines: a machine with another set of eval.sets ends all ranks with 78" 78 "$TINY" "${run[@]}" \
+hosts_end "machines: a machine with another set of eval.sets ends all ranks with exit code 78" 78 "$TINY" "${run[@]}" \
     --set 'eval.sets={"named": {"text": "set.txt"}}' --out "$work/other"
 said_once "machines: the other set" \
     '^error\[78\] rank 2 on host-b has other data than rank 0: named [0-9]+ tokens [0-9a-f]+ -> named [0-9]+ tokens [0-9a-f]+; give all'
 tr k q <text.txt >b/text.txt
-hosts_end "machines: a machine with another text ends all ranks with 78" 78 "$TINY" "${run[@]}" --out "$work/other"
+hosts_end "machines: a machine with another text ends all ranks with exit code 78" 78 "$TINY" "${run[@]}" --out "$work/other"
 said_once "machines: the other text" '^error\[78\] rank 2 on host-b has other data than rank 0: .*; give all machines the same files$'
 rm b/text.txt
-hosts_end "machines: a machine without the text ends all ranks with 66" 66 "$TINY" "${run[@]}" --out "$work/other"
+hosts_end "machines: a machine without the text ends all ranks with exit code 66" 66 "$TINY" "${run[@]}" --out "$work/other"
 said_once "machines: no text" '^error\[66\] rank 2 on host-b: .*text\.txt'
 python3 "$here/../golden/make_hf.py" hf
 cp hf/choices.bin .
 cp hf/choices.bin b
 hosts_end "machines: eval --multiple-choice needs no text" 0 eval two --multiple-choice choices.bin
 printf '\001' | dd of=b/choices.bin bs=1 seek=1036 conv=notrunc 2>err
-hosts_end "machines: a machine with other questions ends all ranks with 78" 78 eval two --multiple-choice choices.bin
+hosts_end "machines: a machine with other questions ends all ranks with exit code 78" 78 eval two --multiple-choice choices.bin
 said_once "machines: the other questions" \
     '^error\[78\] ranks differ: rank 0 on host-a scores a file with the hash [0-9a-f]+, rank 2 on host-b scores .*; give all machines the same file$'
 folder_b=.
@@ -149,7 +149,7 @@ start "$TINY" "${run[@]}" --set cpu.threads=1 --set train_steps=1000000 --set sc
     --set eval.sample_interval=0 --set parallel.stop_interval=5 --out stopped
 until grep -qs '"step": 2,' stopped/metrics.jsonl || ! kill -0 "${ranks[0]}" 2>/dev/null; do sleep 0.02; done
 kill -USR1 "${ranks[3]}"
-ranks_end "machines: a signal to a rank of the other machine ends all with 85" 85
+ranks_end "machines: a signal to a rank of the other machine ends all with exit code 85" 85
 check "machines: the ranks stop after a multiple of parallel.stop_interval" test $(($(checkpoint_steps stopped | tail -n 1) % 5)) -eq 0
 check "machines: rank 3 prints nothing" test ! -s rank.3
 
@@ -166,7 +166,7 @@ if EMU_DEVICES=4 "$TRAIN" doctor | grep -q 'emulated GPU'; then
     before() { printf '%s\n' EMU_DEVICES=1 EMU_BUS=$(($1 % 2)); }
     hosts_end "machines: a launcher may show each rank one GPU" 0 "$TINY" "${run[@]}" "${gpus[@]}" --out shown
     before() { echo EMU_DEVICES=1; }
-    hosts_end "machines: two ranks with the same GPU end all with 78" 78 "$TINY" "${run[@]}" "${gpus[@]}" --out same
+    hosts_end "machines: two ranks with the same GPU end all with exit code 78" 78 "$TINY" "${run[@]}" "${gpus[@]}" --out same
     said_once "machines: the same GPU" '^error\[78\] ranks 0 and 1 on host-a have the same GPU, 0000:01:00\.0; start as many ranks'
 fi
 finish

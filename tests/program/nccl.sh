@@ -33,7 +33,7 @@ failed_as() {
 
 # Everything that a real driver and a real NCCL may do to ranks that are threads: calls that allocate memory or load kernels
 # wait for all devices and keep other threads from enqueuing, hosts are delayed, NCCL's calls meet no more than they must. So
-# a kernel that is loaded after NCCL has connected may let the run hang; it is refused.
+# a kernel that is loaded, or memory that is page-locked, after NCCL has connected may let the run hang; both are refused.
 unkind=(env EMU_STREAMS=random EMU_MEMORY_CALLS=lock EMU_JITTER=$((${TEST_TURN:-0} % 1000)) EMU_SEED=$((${TEST_TURN:-0} % 1000))
     EMU_NCCL_CONNECT=ring EMU_NCCL_LEAVE=early EMU_NCCL_RESERVE=4096 EMU_LOADS=before)
 # Such ranks must be threads: of another process the emulated driver knows nothing.
@@ -49,7 +49,7 @@ while read -r name how options; do
     expect_code "nccl: a run with $name succeeds" 0 "${unkind[@]}" "$TRAIN" "$TINY" "${run[@]}" "${threads[@]}" "${options[@]}" --out "$name"
     check "nccl: a run with $name prints its grid and NCCL" \
         grep -q "^ranks   4 = ${how//_/ } (threads, NCCL 2.28.9, 1 thread each)" output
-    near "nccl: a run with $name has the losses of one rank" one "$name"
+    near "nccl: a run with $name has the same losses as on one rank" one "$name"
 done <<'ROWS'
 ddp dp_4 --set zero_optimization.stage=0
 zero3 dp_4 --set zero_optimization.stage=3
@@ -62,7 +62,7 @@ EMU_STARTED=$PWD/started EMU_STREAMS=deferred EMU_NCCL_COMMS=$PWD/comms expect_c
     --set parallel.pipeline=2 \
     --set parallel.tensor=2 --set parallel.sequence_parallel=true --out late
 check "nccl: ranks with a GPU each are processes" grep -q '^ranks   4 = pp 2 x tp 2 (processes, NCCL 2.28.9, 1 thread each)' output
-near "nccl: a run with streams that lag has the losses of one rank" one late
+near "nccl: a run with streams that lag has the same losses as on one rank" one late
 ulimit -S -n "$(ulimit -H -n)"
 check "nccl: the driver starts with a queue for each stream" test "$(sort -u started)" = '32 connections'
 # The stand-in refuses a communicator whose ranks have different limits.
@@ -89,10 +89,10 @@ cp zero3/config.json zero3/metrics.jsonl zero3/tokenizer.json moves/
 cp -r zero3/checkpoints/step_00000002 moves/checkpoints/
 expect_code "nccl: a run of four GPUs resumes on one" 0 "$TRAIN" "$TINY" "${run[@]}" --set zero_optimization.stage=3 --out moves
 check "nccl: a run of four GPUs resumes on one from its checkpoint" grep -q '^resume  step 2 from moves/checkpoints' output
-near "nccl: a run resumed on one GPU has the losses of one rank" one moves
+near "nccl: a run resumed on one GPU has the same losses as on one rank" one moves
 expect_code "nccl: eval runs on four GPUs" 0 "${unkind[@]}" "$TRAIN" eval cube "${threads[@]}"
 one=$("$TRAIN" eval one | grep -Eo 'loss +[0-9]+\.[0-9]{3}' | head -n 1)
-check "nccl: eval on four GPUs gives the loss of one rank, $one" grep -qF "$one" output
+check "nccl: eval on four GPUs gives the same loss as on one rank, $one" grep -qF "$one" output
 expect_code "nccl: generate runs on four GPUs" 0 "${unkind[@]}" "$TRAIN" generate cube "${threads[@]}" --prompt "the king" --tokens 4 --temperature 0
 expect_code "nccl: ckpt verify accepts a checkpoint of four GPUs" 0 "$TRAIN" ckpt verify cube
 # Rank 0 also trains the single rank, and loads its kernels, while the other hosts wait between steps.
@@ -159,7 +159,7 @@ check "nccl: metrics.jsonl contains exposed communication" grep -Eq '"event": "s
 mkdir bare
 cp "$TRAIN" bare/train
 : >bare/libnccl.so.2 # it is found before any other NCCL of this machine
-expect_code "nccl: an unusable NCCL library ends with 69" 69 bare/train "$TINY" "${run[@]}" --ranks 4 --out none
+expect_code "nccl: an unusable NCCL library exits with code 69" 69 bare/train "$TINY" "${run[@]}" --ranks 4 --out none
 failed_as "nccl: an unusable NCCL library" \
     '^error\[69\] .*NCCL.*cannot be opened: .*libnccl.so.2: file too short; install NCCL 2.28.9 or newer'
 EMU_DEVICES=1 expect_code "nccl: an unusable NCCL library is ignored if NCCL is not needed" 0 bare/train "$TINY" "${run[@]}" \

@@ -47,8 +47,8 @@ check "numbers: evaluations of one batch count one batch's targets" \
 all=$(((windows + 7) / 8))
 check "numbers: the header says that evaluations have one batch of $all" \
     grep -qx "val     each evaluation covers 1 of $all micro-batches (eval.steps)" output
-check "numbers: the end says so" grep -qE "^val     loss [0-9.]+ nats a token, [0-9.]+ bits per byte, on 1 of $all( |\$)" output
-check "numbers: metrics.jsonl says so" test "$(field one/metrics.jsonl val all_batches | tr '\n' ' ')" = "$all $all $all "
+check "numbers: the end says that evaluations have one batch" grep -qE "^val     loss [0-9.]+ nats a token, [0-9.]+ bits per byte, on 1 of $all( |\$)" output
+check "numbers: metrics.jsonl says that evaluations have one batch" test "$(field one/metrics.jsonl val all_batches | tr '\n' ' ')" = "$all $all $all "
 check "numbers: evaluations of all batches say nothing" test -z "$(field all/metrics.jsonl val all_batches)"
 expect_code "numbers: eval of the run with evaluations of one batch succeeds" 0 "$TRAIN" eval one
 check "numbers: eval covers all targets although evaluations had one batch" grep -qF " over $((32 * windows)) targets " output
@@ -86,14 +86,14 @@ quiet=(--set eval.interval=0 --set checkpoint.save_interval=0 --set eval.sample_
 fp16=("${quiet[@]}" --set fp16.enabled=true --set fp16.hysteresis=1)
 why=([1]="its gradients are not finite" [4]="4 steps in a row had gradients that are not finite")
 for limit in 1 4; do
-    expect_code "numbers: $limit skipped steps in a row end the run with 88" 88 "$TRAIN" "$TINY" "${fp16[@]}" \
+    expect_code "numbers: $limit skipped steps in a row end the run with exit code 88" 88 "$TRAIN" "$TINY" "${fp16[@]}" \
         --set fp16.loss_scale=1e30 \
         --set max_consecutive_skipped_steps=$limit --out skips$limit
     check "numbers: $limit skipped steps end the run at that step" test "$(losses skips$limit/metrics.jsonl | wc -l)" -eq $limit
     check "numbers: $limit skipped steps are reported with advice" \
         grep -q "error.*step $limit: ${why[limit]}; write a smaller fp16.loss_scale, or lower" output
 done
-expect_code "numbers: weights that overflow end the run with 88" 88 "$TRAIN" "$TINY" "${quiet[@]}" \
+expect_code "numbers: weights that overflow end the run with exit code 88" 88 "$TRAIN" "$TINY" "${quiet[@]}" \
     --set optimizer.params.lr=1e6 \
     --set scheduler.params.warmup_max_lr=1e6 --set max_consecutive_skipped_steps=5 --out huge
 check "numbers: weights that overflow end the run after five skipped steps" test "$(skipped huge/metrics.jsonl)" -eq 5
@@ -111,7 +111,7 @@ grep -E '"event": "(start|speed)"' falls/metrics.jsonl |
 check "numbers: the times of two reports do not overlap" awk '$1 == "start" { start = $2 }
     $1 == "speed" { n++; sum += $3; if (!($3 > 0) || sum > $2 - start + 0.001) bad = 1 }
     END { exit bad || n != 40 }' windows
-expect_code "numbers: an overflow at the smallest loss scale ends with 88" 88 "$TRAIN" "$TINY" "${fp16[@]}" \
+expect_code "numbers: an overflow at the smallest loss scale exits with code 88" 88 "$TRAIN" "$TINY" "${fp16[@]}" \
     --set fp16.initial_scale_power=60 \
     --set fp16.min_loss_scale=2e17 --out floor
 check "numbers: the run ends when the loss scale cannot be lowered" \

@@ -12,12 +12,12 @@ for stage in 0 1 3; do
         on=(--ranks "$ranks" --set "zero_optimization.stage=$stage")
         expect_code "opened: generate on $ranks ranks at ZeRO $stage succeeds" 0 "$TRAIN" generate run --tokens 40 "${on[@]}"
         without_speed output >"text.$ranks.$stage"
-        check "opened: the text on $ranks ranks at ZeRO $stage is that of one rank" cmp -s text.1.0 "text.$ranks.$stage"
+        check "opened: the text on $ranks ranks at ZeRO $stage is the same as on one rank" cmp -s text.1.0 "text.$ranks.$stage"
         expect_code "opened: eval on $ranks ranks at ZeRO $stage succeeds" 0 "$TRAIN" eval run/checkpoints/step_00000040 \
             "${on[@]}"
         cp output "loss.$ranks.$stage"
         # Sums over ranks differ in the last bits; the output shows six digits.
-        check "opened: the loss on $ranks ranks at ZeRO $stage is that of one rank" awk '{ x[NR] = $5; n[NR] = $10 }
+        check "opened: the loss on $ranks ranks at ZeRO $stage is the same as on one rank" awk '{ x[NR] = $5; n[NR] = $10 }
             END { d = x[1] - x[2]; exit !(NR == 2 && n[1] == n[2] && n[1] > 1000 && d <= 2e-6 && d >= -2e-6) }' loss.1.0 "loss.$ranks.$stage"
     done
 done
@@ -45,9 +45,9 @@ check "opened: a prompt from a file is that of --prompt" cmp told output
 "$TRAIN" generate run --tokens 9 --prompt-file - --ranks 2 --processes <prompt >output 2>err
 check "opened: a prompt from standard input reaches the ranks that are processes" cmp told output
 expect_code "opened: two prompts are refused" 64 "$TRAIN" generate run --prompt-file prompt --prompt x
-expect_code "opened: a prompt file that is missing ends with 66" 66 "$TRAIN" generate run --prompt-file none
+expect_code "opened: a prompt file that is missing exits with code 66" 66 "$TRAIN" generate run --prompt-file none
 printf 'a\0b' >zero
-expect_code "opened: a prompt with a zero byte ends with 65" 65 "$TRAIN" generate run --prompt-file zero
+expect_code "opened: a prompt with a zero byte exits with code 65" 65 "$TRAIN" generate run --prompt-file zero
 check "opened: the zero byte is named" grep -q 'zero: byte 1 of the prompt is zero' output
 yes "the king went unto the city" | head -n 60 >long
 expect_code "opened: a prompt longer than the context is read" 0 "$TRAIN" generate run --tokens 2 --prompt-file long
@@ -72,7 +72,7 @@ for source in text.txt:text=text.txt:val_text shards/train_000000.bin:train=shar
     IFS=: read -r file set key <<<"$source"
     expect_code "opened: a run without validation data (data.${set%=*}) succeeds" 0 "$TRAIN" "$TINY" "${short[@]}" \
         --set "data.$set" --out "no-$key"
-    expect_code "opened: eval of a run without validation data ends with 66 ($key)" 66 "$TRAIN" eval "no-$key"
+    expect_code "opened: eval of a run without validation data exits with code 66 ($key)" 66 "$TRAIN" eval "no-$key"
     check "opened: eval of a run without validation data says what to write ($key)" \
         grep -qx "error\[66\] no-$key has no validation data; write --set data.$key=FILE" output
     expect_code "opened: eval with data.$key succeeds" 0 "$TRAIN" eval "no-$key" --ranks 2 --set "data.$key=$file"
@@ -114,7 +114,7 @@ if command -v bible >/dev/null; then
     expect_code "opened: a run of a corpus without validation data succeeds" 0 "$TRAIN" "$TINY" "${short[@]}" \
         --set data.text=null \
         --set data.corpus=bible-kjv --set data.tokenizer_vocab_size=260 --out corpus
-    expect_code "opened: eval of a corpus without validation data ends with 66" 66 "$TRAIN" eval corpus
+    expect_code "opened: eval of a corpus without validation data exits with code 66" 66 "$TRAIN" eval corpus
     check "opened: eval suggests to hold out a share of the corpus" \
         grep -qx 'error.66. corpus has no validation data; write --set data.val_fraction=0.05' output
 else
@@ -123,11 +123,11 @@ fi
 mkdir begun
 cp run/config.json run/tokenizer.json begun/
 for command in generate eval; do
-    expect_code "opened: $command before the first checkpoint ends with 66" 66 "$TRAIN" $command begun
+    expect_code "opened: $command before the first checkpoint exits with code 66" 66 "$TRAIN" $command begun
     check "opened: $command says that there is no checkpoint yet" grep -qx 'error.66. begun has no checkpoint yet' output
 done
 for file in run/checkpoints/*/model.safetensors; do printf x | dd of="$file" bs=1 seek=20000 conv=notrunc status=none; done
-expect_code "opened: a damaged checkpoint ends three ranks with 65" 65 "$TRAIN" generate run --ranks 3
+expect_code "opened: a damaged checkpoint ends three ranks with exit code 65" 65 "$TRAIN" generate run --ranks 3
 check "opened: the damaged tensor is named" grep -q 'is damaged: tensor' output
 check "opened: damage that all ranks find is reported without a rank" grep -q '^error\[65\] none of the ' output
 finish

@@ -86,7 +86,7 @@ check "output: a run whose config came from a pipe is suggested by its folder" g
 # lost ARGUMENT...: expects exit code 74 and one error message from a command whose output cannot be written
 lost() {
     "$TRAIN" "$@" >/dev/full 2>err </dev/null
-    check "output: if the output of ${*:1:2} is lost, it ends with 74" test $? -eq 74
+    check "output: if the output of ${*:1:2} is lost, it exits with code 74" test $? -eq 74
     check "output: if the output of ${*:1:2} is lost, that is reported" grep -qE '^error\[74\] .*output .* written' err
     check "output: if the output of ${*:1:2} is lost, that is reported once" test "$(grep -c -v -e '^best: ' -e '^newest: ' err)" -eq 1
 }
@@ -109,8 +109,8 @@ lost tiny.json "${one[@]}" --dry-run
 # A run's result is its folder, so the run continues and warns that its console output is lost.
 for name in full again; do # the first run trains, the second finds it finished
     "$TRAIN" "$TINY" "${one[@]}" --out full >/dev/full 2>err </dev/null
-    check "output: a run whose output is lost ($name) goes on" test $? -eq 0
-    check "output: a run whose output is lost ($name) says so once" \
+    check "output: a run whose output is lost ($name) continues" test $? -eq 0
+    check "output: a run whose output is lost ($name) reports it once" \
         test "$(grep -c '^warning: standard output cannot be written' err)" -eq 1
 done
 same_run "output: a run whose output is lost has the same bits" run full

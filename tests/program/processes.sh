@@ -19,15 +19,15 @@ expect_code "processes: a run on threads succeeds" 0 "$TRAIN" "$TINY" "${run[@]}
 expect_code "processes: a run on processes succeeds" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" --processes --out processes
 check "processes: a run prints that its ranks are processes" \
     grep -q '^ranks   4 = dp 2 x tp 2 (processes, 1 thread each), ZeRO 2$' output
-same_run "processes: a run on processes has the bits of threads" threads processes
-check "processes: a run on processes has the sample of threads" test "$(text threads)" = "$(text processes)"
+same_run "processes: a run on processes has the same bits as with threads" threads processes
+check "processes: a run on processes has the same sample as with threads" test "$(text threads)" = "$(text processes)"
 stages=(--ranks 2 --set parallel.pipeline=2 --set train_steps=6)
 expect_code "processes: stages as threads succeed" 0 "$TRAIN" "$TINY" "${run[@]}" "${stages[@]}" --out stages
 expect_code "processes: stages as processes succeed" 0 "$TRAIN" "$TINY" "${run[@]}" "${stages[@]}" --processes --out stages-p \
     --set memory_breakdown=true
 check "processes: memory_breakdown prints the memory of rank 0's process" bash -c \
     "tr -s ' \n' ' ' <output | grep -qE \"resident [0-9.]+ MiB, peak [0-9.]+ MiB in rank 0's process, plan [0-9.]+ MiB for all 2 ranks\""
-same_run "processes: stages as processes have the bits of threads" stages stages-p
+same_run "processes: stages as processes have the same bits as with threads" stages stages-p
 
 # ---- a checkpoint of threads, of which each rank has a part -------------------------------------------------------------
 # The other way, from processes to threads, is below: a run that SIGTERM has stopped.
@@ -36,7 +36,7 @@ cp threads/config.json threads/metrics.jsonl threads/tokenizer.json moved
 cp -r threads/checkpoints/step_00000006 moved/checkpoints
 expect_code "processes: a run of threads resumes on processes" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" --processes --out moved
 check "processes: a run of threads resumes from its checkpoint" grep -q '^resume  step 6 from moved/checkpoints' output
-same_run "processes: a run resumed on processes has the bits of an uninterrupted run" threads moved
+same_run "processes: a run resumed on processes has the same bits as an uninterrupted run" threads moved
 
 # ---- other commands --------------------------------------------------------------------------------------------------
 for command in "eval threads" "generate threads --tokens 8 --temperature 0" "verify $TINY --set parallel.tensor=2"; do
@@ -50,7 +50,7 @@ done
 expect_code "processes: bench comm succeeds" 0 "$TRAIN" bench comm --processes --repetitions 1
 check "processes: bench comm prints what the ranks are" grep -q '2 ranks as processes' output
 
-expect_code "processes: a command line that asks for threads, too, ends with 64" 64 "$TRAIN" "$TINY" --ranks 2 --processes \
+expect_code "processes: a command line that asks for threads, too, exits with code 64" 64 "$TRAIN" "$TINY" --ranks 2 --processes \
     --no-processes --dry-run
 check "processes: a command line that asks for threads, too, is explained" \
     grep -qx 'error\[64\] --processes and --no-processes contradict each other' output
@@ -85,15 +85,15 @@ has "rank 3" "${ranks[3]}" "4 anon_inode, 5 socket, $data"
 kill $plain
 kill -TERM "$child"
 let_go
-check "processes: SIGTERM to the launcher saves and ends with 85 (got $code)" test "$code" -eq 85
+check "processes: SIGTERM to the launcher saves and exits with code 85 (got $code)" test "$code" -eq 85
 nothing_left "processes: SIGTERM" "${ranks[@]}"
 expect_code "processes: a stopped run resumes on threads" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" --out term
 check "processes: a stopped run resumes from its checkpoint" grep -Eq '^resume  step [0-9]+ from term/checkpoints' output
-same_run "processes: a run resumed on threads has the bits of an uninterrupted run" threads term
+same_run "processes: a run resumed on threads has the same bits as an uninterrupted run" threads term
 start 3 all
 kill -s SIGRTMIN+1 "${ranks[0]}" # the launcher passes signals on with this one, and with a number
 sleep 0.1
-check "processes: a signal from somebody else stops nothing" test "$(grep -c 'finishing this step' err)" -eq 0
+check "processes: a signal from another process stops nothing" test "$(grep -c 'finishing this step' err)" -eq 0
 check "processes: the lock names the process that can be stopped" grep -q "process $child on" all/lock
 kill -USR1 "$child" "${ranks[@]}"
 let_go
@@ -111,7 +111,7 @@ in_time "processes: two signals end all ranks" "$(since "$begun")" 0
 start 2 unread --set parallel.timeout=1
 sleep 3 # the console is a pipe that nobody reads
 let_go
-check "processes: a console that nobody reads costs no run (got $code)" test "$code" -eq 0
+check "processes: a run continues if its console is not read (got $code)" test "$code" -eq 0
 start 2 parent
 begun=$(now)
 kill -KILL "$child"
@@ -156,14 +156,14 @@ for ((i = 0; i < points; i++)); do
     fi
     [ "$code" -ne 0 ] || continue # the run had ended before
     killed=$((killed + 1))
-    check "processes: the death of $point ends all with 87 (got $code)" test "$code" -eq 87
+    check "processes: the death of $point ends all with exit code 87 (got $code)" test "$code" -eq 87
     in_time "processes: the death of $point ends all" "$(awk -v died="$(<died)" -v ended="$ended" 'BEGIN { printf "%.1f", ended - died }')" 0
     check "processes: the death of $point is named once" test "$(grep -cE '^error\[87\].*killed by signal 9' err)" -eq 1 -a \
         "$(grep -c '^error' err)" -eq 1
     nothing_left "processes: the death of $point" "${ranks[@]}"
-    expect_code "processes: after the death of $point the run goes on" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" \
+    expect_code "processes: after the death of $point the run resumes" 0 "$TRAIN" "$TINY" "${run[@]}" "${grid[@]}" \
         --processes --set checkpoint.save_interval=4 --out killed
-    same_run "processes: after the death of $point the run has the bits of an uninterrupted run" threads killed
+    same_run "processes: after the death of $point the run has the same bits as an uninterrupted run" threads killed
 done
 check "processes: $killed of $points ranks were killed before the end of the run" test $killed -ge $((points * 3 / 4))
 finish

@@ -118,12 +118,12 @@ if [ -e "$tbparse/complete" ]; then
 else
     skip "$name" "scripts/setup.sh has not installed tbparse"
 fi
-expect_code "report: a folder of events that cannot be made ends with 74" 74 "$TRAIN" "$TINY" --set tensorboard.enabled=true \
+expect_code "report: a folder of events that cannot be created exits with code 74" 74 "$TRAIN" "$TINY" --set tensorboard.enabled=true \
     --set tensorboard.output_path=text.txt --out no-events
 check "report: a folder of events that cannot be made is named" grep -q \
     '^error\[74\] the TensorBoard events cannot be written: cannot create the folder text.txt/DeepSpeedJobName: ' output
 mkdir linked away && ln -s ../away linked/tensorboard
-expect_code "report: a link instead of the folder tensorboard ends with 74" 74 "$TRAIN" "$TINY" --set tensorboard.enabled=true --out linked
+expect_code "report: a run exits with code 74 if the tensorboard folder is a symbolic link" 74 "$TRAIN" "$TINY" --set tensorboard.enabled=true --out linked
 check "report: a link instead of the folder tensorboard is named and not followed" test -z "$(ls away)" -a \
     "$(grep -c 'written: linked/tensorboard is a symbolic link and not followed; remove it$' output)" = 1
 check "report: without output_path the events are in the run folder" compgen -G 'run/tensorboard/DeepSpeedJobName/events.out.tfevents.*' >/dev/null

@@ -73,7 +73,7 @@ check "reserve: no smaller NCCL_MAX_CTAS than 8 is suggested" bash -c '! grep -q
 # full NAME MIB,MIB RESERVED PLACE PATTERN: NCCL allocates RESERVED MiB; expects one error message from the rank PLACE that
 # matches
 full() {
-    expect_code "reserve: $1 ends with 90" 90 env EMU_DEVICES=2 EMU_MEMORY="$2" EMU_NCCL_RESERVE=$(($3 << 20)) timeout 60 "$TRAIN" "$TINY" --dry-run \
+    expect_code "reserve: $1 exits with code 90" 90 env EMU_DEVICES=2 EMU_MEMORY="$2" EMU_NCCL_RESERVE=$(($3 << 20)) timeout 60 "$TRAIN" "$TINY" --dry-run \
         --ranks 2 --set device=cuda --set data.text=short.txt --set parallel.timeout=30
     check "reserve: $1 is reported with rank and cause" grep -Eq "^error\[90\] $4: $5\$" output
     check "reserve: $1 is reported once" test "$(grep -c '^error' output)" -eq 1

@@ -37,7 +37,7 @@ done
 for policy in selective full; do
     options=("${common[@]}" --set "activation_checkpointing.policy=$policy")
     expect_code "resume: a whole run with $policy recompute succeeds" 0 "$TRAIN" "$TINY" "${options[@]}" --out whole-$policy
-    same_run "resume: $policy recompute has the bits of none" whole-f32 whole-$policy
+    same_run "resume: $policy recompute has the same bits as policy none" whole-f32 whole-$policy
     mkdir -p mixed-$policy/checkpoints
     cp -r whole-f32/config.json whole-f32/metrics.jsonl whole-f32/tokenizer.json mixed-$policy/
     cp -r whole-f32/checkpoints/step_00000030 mixed-$policy/checkpoints/
@@ -63,5 +63,5 @@ for step in damaged/checkpoints/step_*; do
     printf '\xaa' | dd of="$step/optimizer.safetensors" bs=1 seek=5000 conv=notrunc status=none
 done
 rm damaged/result.json
-expect_code "resume: a run whose checkpoints are all damaged ends with 65" 65 "$TRAIN" "$TINY" "${common[@]}" --out damaged
+expect_code "resume: a run whose checkpoints are all damaged exits with code 65" 65 "$TRAIN" "$TINY" "${common[@]}" --out damaged
 finish

@@ -12,7 +12,7 @@ expect_code "scores: a run in fp64 succeeds" 0 "$TRAIN" "$TINY" --set fp64.enabl
 # ---- multiple choice -------------------------------------------------------------------------------------------------
 choose=(eval run --multiple-choice hf/choices.bin)
 expect_code "scores: eval --multiple-choice succeeds" 0 "$TRAIN" "${choose[@]}"
-check "scores: it prints both accuracies, and how many rows there were" grep -qE "^step 10   accuracy 0\.[0-9]{4} \+- 0\.[0-9]{4} \
+check "scores: both accuracies and the number of rows are printed" grep -qE "^step 10   accuracy 0\.[0-9]{4} \+- 0\.[0-9]{4} \
 by loss per token, 0\.[0-9]{4} \+- 0\.[0-9]{4} by summed loss; 12 examples with 48 completions; right ones [0-9.]+ nats a token$" output
 "$TRAIN" "${choose[@]}" --json >one.json 2>err
 for how in "--ranks 3" "--ranks 2 --processes --set zero_optimization.stage=3" "--ranks 2 --set parallel.pipeline=2" \
@@ -20,7 +20,7 @@ for how in "--ranks 3" "--ranks 2 --processes --set zero_optimization.stage=3" "
     "--set train_micro_batch_size_per_gpu=5 --set train_batch_size=null"; do
     read -ra options <<<"$how"
     "$TRAIN" "${choose[@]}" --json "${options[@]}" >other.json 2>err
-    check "scores: eval --multiple-choice $how gives the score of one rank" python3 -c '
+    check "scores: eval --multiple-choice $how gives the same score as on one rank" python3 -c '
 import json
 one, other = json.load(open("one.json")), json.load(open("other.json"))
 assert abs(one["right_loss"] - other["right_loss"]) < 1e-12 * one["right_loss"], (one, other)
@@ -64,7 +64,7 @@ check "scores: contexts that are cut are counted" grep -qE \
     '^warning: hf/choices.bin: the first tokens of the context are left out for [0-9]+ completions, because the model reads 12 tokens$' output
 # refused CODE NAME SENTENCE FILE [OPTION...]
 refused() {
-    expect_code "scores: $2 ends with $1" "$1" "$TRAIN" eval run --multiple-choice "${@:4}"
+    expect_code "scores: $2 exits with code $1" "$1" "$TRAIN" eval run --multiple-choice "${@:4}"
     check "scores: $2 is named" grep -qF "$3" output
 }
 refused 78 "a completion that is too long" "hf/choices.bin: the completion at byte 1084 has 10 tokens, and the model reads 8" \
@@ -76,13 +76,13 @@ refused 65 "a file that is cut" "cut.bin is damaged: example 11 at byte 1958" cu
 { head -c 1036 hf/choices.bin && printf '\054\001' && tail -c +1039 hf/choices.bin; } >foreign.bin
 refused 65 "an id beyond the vocabulary" "foreign.bin: token 300 at byte 1036, but the vocabulary has 300 ids" foreign.bin
 refused 65 "an id beyond the vocabulary on three ranks" "foreign.bin: token 300 at byte 1036" foreign.bin --ranks 3
-check "scores: three ranks print it once" test "$(grep -c foreign output)" -eq 1
+check "scores: three ranks print the refusal once" test "$(grep -c foreign output)" -eq 1
 # A model may have more rows than its tokenizer has ids.
 expect_code "scores: a run with further rows in its token table succeeds" 0 "$TRAIN" "$TINY" --set train_steps=5 \
     --set model.vocab_size=320 --set data.tokenizer=run/tokenizer.json --set eval.sample_interval=0 --out rows
 expect_code "scores: an id of such a row is refused" 65 "$TRAIN" eval rows --multiple-choice foreign.bin
-check "scores: with file, place and id" grep -qF "foreign.bin: token 300 at byte 1036, but the vocabulary has 300 ids" output
-expect_code "scores: with ids of the tokenizer alone, it is scored" 0 "$TRAIN" eval rows --multiple-choice hf/choices.bin
+check "scores: the refusal names file, position and id" grep -qF "foreign.bin: token 300 at byte 1036, but the vocabulary has 300 ids" output
+expect_code "scores: a file that has only ids of the tokenizer is scored" 0 "$TRAIN" eval rows --multiple-choice hf/choices.bin
 
 # ---- the validation data as JSON -------------------------------------------------------------------------------------
 expect_code "scores: eval succeeds" 0 "$TRAIN" eval run
@@ -108,10 +108,10 @@ expect_code "scores: a run without sets succeeds" 0 "$TRAIN" "$TINY" "${base[@]}
 "$TRAIN" data tokenize --tokenizer plain/tokenizer.json --out shards other.txt >output 2>&1
 expect_code "scores: a run with sets succeeds" 0 "$TRAIN" "$TINY" "${base[@]}" --set "$sets" --out sets
 cp output console
-check "scores: its start lists the sets" grep -qE '^sets    same: [0-9,]+ tokens, [0-9]+ of [0-9]+ micro-batches   \(cached\)$' console
+check "scores: the start of a run lists its sets" grep -qE '^sets    same: [0-9,]+ tokens, [0-9]+ of [0-9]+ micro-batches   \(cached\)$' console
 check "scores: the console has a row of each set" test "$(grep -cE '^ +(4|8|12) +(same|other|third) +[0-9.]+   [0-9.]+ bits per byte   [0-9,]+ targets' console)" -eq 9
-same_run "scores: a run with sets has the bits of the run without" plain sets
-check "scores: its best checkpoint is that of the run without" test "$(cut -d, -f1,2 plain/checkpoints/best.json)" = \
+same_run "scores: a run with sets has the same bits as the run without" plain sets
+check "scores: the best checkpoint is the same as without sets" test "$(cut -d, -f1,2 plain/checkpoints/best.json)" = \
     "$(cut -d, -f1,2 sets/checkpoints/best.json)"
 cat >figures.py <<'END'
 import json, sys
@@ -188,30 +188,30 @@ while [ ! -e goes-on/result.json ]; do
     code=$?
     if [ $code -ne 85 ] && [ $code -ne 0 ]; then break; fi
 done
-check "scores: a run that goes on with sets ends" test -e goes-on/result.json
-same_run "scores: a run that goes on with sets has the bits of the run without" plain goes-on
-check "scores: a run that goes on with sets has their figures" python3 - <<'END'
+check "scores: a run resumed with sets ends" test -e goes-on/result.json
+same_run "scores: a run resumed with sets has the same bits as the run without" plain goes-on
+check "scores: a run resumed with sets has their figures" python3 - <<'END'
 from figures import *
 assert figures("goes-on")[12] == figures("sets")[12], figures("goes-on")
 END
 expect_code "scores: a run with sets on four ranks succeeds" 0 "$TRAIN" "$TINY" "${base[@]}" --set "$sets" --ranks 4 \
     --set parallel.tensor=2 --set train_batch_size=16 --set gradient_accumulation_steps=null --out four
-check "scores: sets on four ranks have the figures of one rank" python3 - <<'END'
+check "scores: sets on four ranks have the same figures as on one rank" python3 - <<'END'
 from figures import *
 one, four = figures("sets")[4], figures("four")[4]
 for name in one:
     assert one[name]["targets"] == four[name]["targets"] and abs(one[name]["loss"] / four[name]["loss"] - 1) < 1e-9, (one, four)
 END
-expect_code "scores: a set whose text is missing ends with 66" 66 "$TRAIN" "$TINY" --set 'eval.sets={"x": {"text": "none.txt"}}' --out none
+expect_code "scores: a set whose text is missing exits with code 66" 66 "$TRAIN" "$TINY" --set 'eval.sets={"x": {"text": "none.txt"}}' --out none
 check "scores: that set is named" grep -qx 'error\[66\] eval.sets.x: no file matches none.txt' output
 # The files of a set are not needed to evaluate the rest.
 mv other.txt away.txt
-expect_code "scores: eval of a run whose set has lost its text ends with 66" 66 "$TRAIN" eval sets
-check "scores: and says how to leave the sets out" grep -qx \
+expect_code "scores: eval of a run whose set has lost its text exits with code 66" 66 "$TRAIN" eval sets
+check "scores: the message says how to evaluate without the sets" grep -qx \
     'error\[66\] eval.sets.third: no file matches other.txt; --set eval.sets=null leaves the sets out' output
-expect_code "scores: which works" 0 "$TRAIN" eval sets --set eval.sets=null
-expect_code "scores: eval with a set whose text is missing ends with 66" 66 "$TRAIN" eval sets --set 'eval.sets={"x": {"text": "none.txt"}}'
-check "scores: and asks for the text" grep -qx 'error\[66\] eval.sets.x: no file matches none.txt' output
+expect_code "scores: eval without the sets succeeds" 0 "$TRAIN" eval sets --set eval.sets=null
+expect_code "scores: eval with a set whose text is missing exits with code 66" 66 "$TRAIN" eval sets --set 'eval.sets={"x": {"text": "none.txt"}}'
+check "scores: the message says that no file matches" grep -qx 'error\[66\] eval.sets.x: no file matches none.txt' output
 mv away.txt other.txt
 expect_code "scores: config check finds a set whose text is missing" 66 "$TRAIN" config check "$TINY" --set 'eval.sets={"x": {"text": "none.txt"}}'
 finish

@@ -13,7 +13,7 @@ for signal in INT TERM USR1; do
     held 2 "run-$signal" "${long[@]}"
     kill -$signal "$child"
     let_go
-    check "signals: SIG$signal ends the run with 85 (got $code)" test "$code" -eq 85
+    check "signals: SIG$signal ends the run with exit code 85 (got $code)" test "$code" -eq 85
     check "signals: SIG$signal leaves one checkpoint" test "$(checkpoint_steps "run-$signal" | wc -l)" -eq 1
     expect_code "signals: the checkpoint after SIG$signal is valid" 0 "$TRAIN" ckpt verify "run-$signal"
     expect_code "signals: the same command resumes after SIG$signal" 0 "$TRAIN" "$TINY" "${long[@]}" --out "run-$signal"
@@ -23,7 +23,7 @@ done
 held 2 run-stop "${long[@]}"
 touch run-stop/STOP
 let_go
-check "signals: RUN/STOP ends the run with 85 (got $code)" test "$code" -eq 85
+check "signals: RUN/STOP ends the run with exit code 85 (got $code)" test "$code" -eq 85
 expect_code "signals: RUN/STOP does not stop the next start" 0 "$TRAIN" "$TINY" "${long[@]}" --out run-stop
 
 # A dry run saves nothing, so a signal ends it at once, also inside its step, which takes minutes here.
@@ -72,7 +72,7 @@ for _ in {1..50}; do
     kill -0 "$child" 2>/dev/null || break
     sleep 0.1
 done
-check "signals: two signals end a run at once whose console nobody reads" test -z "$(jobs -pr)"
+check "signals: two signals end at once a run whose console is not read" test -z "$(jobs -pr)"
 let_go
 check "signals: its exit code is a signal's (got $code)" test "$code" -eq 143
 finish

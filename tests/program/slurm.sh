@@ -47,7 +47,7 @@ printf '{"model": {"num_layers": 1, "hidden_size": 32, "num_attention_heads": 2}
     --out $'-o\n$(touch evil)' >printed
 check "slurm: bash reads a script with odd names" bash -n printed
 check "slurm: odd names are quoted" grep -qF "#SBATCH --job-name=a_b___touch_evil_" printed
-check "slurm: no line of a name becomes a line of the script" test "$(grep -c '^ *\$(touch\|^\$(touch' printed)" -eq 0
+check "slurm: a newline in a job name does not add a line to the script" test "$(grep -c '^ *\$(touch\|^\$(touch' printed)" -eq 0
 # A name may hold what printf would read as a format, and is cut.
 long='50%d_of_%s'$(printf 'x%.0s' {1..120})
 cp $'a b\n$(touch evil).json' "$long.json"
@@ -92,16 +92,16 @@ run=(--set train_steps=6 --set steps_per_print=2 --set checkpoint.save_interval=
     --set eval.sample_interval=0)
 expect_code "slurm: a run on one rank" 0 "$TRAIN" "$TINY" "${run[@]}" --out "my run"
 "$TRAIN" slurm "$TINY" "${run[@]}" --nodes 1 --cpus-per-task 1 --out "my run" >printed
-check "slurm: the times that the run has measured are used" grep -qE "a save of [0-9]+ s and a step of 1 s, as" printed
+check "slurm: the script uses the step and save times that the run has measured" grep -qE "a save of [0-9]+ s and a step of 1 s, as" printed
 # A run that takes long.
 sed -i -E 's/("event": "ckpt".*"seconds": )[0-9.e-]+/\1100.5/; s/("tokens_per_step": )[0-9]+/\11000/; s/("tokens_per_second": )[0-9.e+-]+/\140/' \
     "my run/metrics.jsonl"
 "$TRAIN" slurm "$TINY" "${run[@]}" --nodes 1 --cpus-per-task 1 --out "my run" >printed
 check "slurm: a save of 101 s, a step of 25 s and a minute are 186 s" grep -qx "#SBATCH --signal=USR1@186" printed
 "$TRAIN" slurm "my run" --nodes 1 --cpus-per-task 1 >printed
-check "slurm: the script of a run that goes on names its folder" grep -qx 'out="my run"' printed
+check "slurm: the script for resuming a run names its folder" grep -qx 'out="my run"' printed
 # shellcheck disable=SC2016 # the script expands it
-check "slurm: the script of a run that goes on starts it there" grep -qF './train "$out"' printed
+check "slurm: the script for resuming a run starts it in its folder" grep -qF './train "$out"' printed
 
 # ---- the script, with commands that only note their calls ------------------------------------------------------------------
 mkdir bin job
@@ -145,14 +145,14 @@ start() {
 }
 # again NAME CODE [MACHINES]: expects that the job is requeued after this code, without these machines
 again() {
-    check "slurm: after $1 the script ends with $2" test "$got" -eq "$2"
+    check "slurm: after $1 the script exits with code $2" test "$got" -eq "$2"
     check "slurm: after $1 the job is requeued" grep -qx "scontrol requeue 17" calls
-    check "slurm: after $1 the machines without which it starts are: ${3:-none}" test \
+    check "slurm: after $1 the next start excludes these machines: ${3:-none}" test \
         "$(sed -n 's/^scontrol update JobId=17 ExcNodeList=//p' calls)" = "${3:-}"
 }
 # ended NAME CODE: expects that the job is not requeued after this code
 ended() {
-    check "slurm: after $1 the script ends with $2" test "$got" -eq "$2"
+    check "slurm: after $1 the script exits with code $2" test "$got" -eq "$2"
     check "slurm: after $1 the job is not requeued" test "$(grep -c scontrol calls)" -eq 0
 }
 start 0
@@ -162,9 +162,9 @@ check "slurm: srun gets the task's cores, the config and the folder" grep -qx \
 check "slurm: the end of the job is exported" grep -qx "end=$(date -d 2026-11-24T18:00:00 +%s)" calls
 check "slurm: the folder has the job's number, restart and machines" grep -qE \
     '^[0-9T:-]+ job 17, restart 0, on n\[1-2\]: starts$' r/jobs.txt
-check "slurm: the log has them, too" grep -qE '^[0-9T:-]+ job 17, restart 0, on n\[1-2\]: the run is finished$' output
+check "slurm: the log has the job's number, restart and machines" grep -qE '^[0-9T:-]+ job 17, restart 0, on n\[1-2\]: the run is finished$' output
 start 0 SLURM_JOB_END_TIME=1764000000 SLURM_RESTART_COUNT=3
-check "slurm: an end that SLURM tells is kept" grep -qx "end=1764000000" calls
+check "slurm: an end of the job that SLURM has set is kept" grep -qx "end=1764000000" calls
 check "slurm: the restart is counted" grep -q 'job 17, restart 3, on' output
 start 85
 again "85" 85
@@ -248,5 +248,5 @@ check "slurm: the job was requeued after 20 failures" test "$(grep -c ', a failu
 start 85
 again "85 after 20 failures" 85
 start 69 SLURM_JOB_ID=18
-check "slurm: another job has failures of its own" grep -qx "scontrol requeue 18" calls
+check "slurm: failures are counted separately for another job" grep -qx "scontrol requeue 18" calls
 finish

@@ -24,7 +24,7 @@ expect_code "verify: the batch is enlarged until its rows can be divided among t
     --full --set parallel.tensor=4 \
     --set parallel.sequence_parallel=true --set train_micro_batch_size_per_gpu=4 --set data.seq_length=7
 expect_code "verify: one rank equals itself" 0 "$TRAIN" verify "$TINY"
-expect_code "verify: a missing device ends with 69" 69 env CUDA_VISIBLE_DEVICES= "$TRAIN" verify "$TINY" --ranks 3 \
+expect_code "verify: a missing device exits with code 69" 69 env CUDA_VISIBLE_DEVICES= "$TRAIN" verify "$TINY" --ranks 3 \
     --dtype config --set fp64.enabled=false \
     --set device=cuda
 check "verify: a missing device is reported without a rank" grep -Eq '^error\[69\] [^r]' output

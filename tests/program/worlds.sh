@@ -27,7 +27,7 @@ for i in "${!worlds[@]}"; do
     read -ra options < <(on "${world[@]}")
     whole=whole-${from// /-} cut=cut-$i
     expect_code "worlds: a run on $from succeeds" 0 "$TRAIN" "$TINY" "${common[@]}" "${options[@]}" --out "$whole"
-    [ "$i" -eq 0 ] || check "worlds: bug 45: a run on several ranks ($from) has the losses of one rank" same_losses \
+    [ "$i" -eq 0 ] || check "worlds: bug 45: a run on several ranks ($from) has the same losses as on one rank" same_losses \
         whole-1-0-1-8 "$whole"
     mkdir -p "$cut/checkpoints"
     cp "$whole"/{config.json,tokenizer.json} "$cut"
@@ -49,7 +49,7 @@ full() {
     ulimit -f 60
     "$TRAIN" "$TINY" "${common[@]}" --ranks 3 --set zero_optimization.stage=1 --set checkpoint.writers=3 --out full
 }
-expect_code "worlds: a run whose saves all fail ends with 74" 74 full
+expect_code "worlds: a run whose saves all fail exits with code 74" 74 full
 check "worlds: a failed save is reported once" test "$(grep -c 'step 10 is not saved: .*safetensors: File too large' output)" \
     -eq 1
 check "worlds: failed saves leave no checkpoint" test -z "$(ls full/checkpoints)"

@@ -69,7 +69,7 @@ static void files_are_alike(const TestRun *a, const TestRun *b)
 }
 
 /* The parts are overwritten as soon as the snapshot is taken. */
-static void an_asynchronous_save_has_the_files_of_a_synchronous_one(void **state)
+static void an_asynchronous_save_writes_the_same_files_as_a_synchronous_one(void **state)
 {
     (void)state;
     for (int w = 0; w < ASYNC_WORLDS; w++)
@@ -165,7 +165,7 @@ static bool note_hook(void *context, char *err, size_t n)
 }
 
 /* The hook runs after all ranks have synced their files and before the manifest is begun. */
-static void the_hook_comes_before_the_manifest_and_the_rename_last(void **state)
+static void the_hook_runs_before_the_manifest_is_written_and_the_rename_is_last(void **state)
 {
     (void)state;
     static const char *const order[] = {"ooptimizer.safetensors w ", " s c HOOK omanifest.json w ",
@@ -245,10 +245,10 @@ int main(void)
 {
     log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_asynchronous_save_has_the_files_of_a_synchronous_one),
+        cmocka_unit_test(an_asynchronous_save_writes_the_same_files_as_a_synchronous_one),
         cmocka_unit_test(a_tensor_of_many_windows_is_written_as_by_a_synchronous_save),
         cmocka_unit_test(the_ranks_own_threads_write_and_sync_nothing),
-        cmocka_unit_test(the_hook_comes_before_the_manifest_and_the_rename_last),
+        cmocka_unit_test(the_hook_runs_before_the_manifest_is_written_and_the_rename_is_last),
         cmocka_unit_test(a_hook_that_fails_fails_the_save_on_all_ranks),
         cmocka_unit_test(a_save_that_is_dropped_leaves_nothing),
         cmocka_unit_test(a_step_that_exists_is_left_to_a_synchronous_save),

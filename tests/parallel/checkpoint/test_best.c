@@ -124,7 +124,7 @@ static void pruning_keeps_each_step_that_keep_every_divides(void **state)
     test_run_close(&r);
 }
 
-static void a_full_disk_does_not_cost_the_best(void **state)
+static void a_save_on_a_full_disk_does_not_remove_the_best_checkpoint(void **state)
 {
     (void)state;
     TestRun r;
@@ -188,7 +188,7 @@ int main(void)
         cmocka_unit_test(only_a_whole_record_is_accepted),
         cmocka_unit_test(pruning_keeps_the_best_besides_the_newest),
         cmocka_unit_test(pruning_keeps_each_step_that_keep_every_divides),
-        cmocka_unit_test(a_full_disk_does_not_cost_the_best),
+        cmocka_unit_test(a_save_on_a_full_disk_does_not_remove_the_best_checkpoint),
         cmocka_unit_test(a_record_or_checkpoint_that_is_not_as_it_was_saved_is_refused),
     };
     return cmocka_run_group_tests_name("best checkpoint", tests, NULL, NULL);

@@ -77,7 +77,7 @@ static void test_a_writer_waits_until_it_sees_the_folder_of_a_save(void **state)
 }
 
 /* Otherwise it would be taken for damaged, and moved away. */
-static void test_a_checkpoint_that_is_there_already_is_awaited(void **state)
+static void test_an_existing_checkpoint_that_is_not_visible_yet_is_awaited(void **state)
 {
     TestRanks save = {.ranks = 3, .tp = 1, .writers = 2, .run = "run", .step = 8};
     char id[2][32];
@@ -120,7 +120,7 @@ static void test_all_ranks_wait_for_the_newest_checkpoint(void **state)
     assert_true(on_machines(open_on_machines, NULL) >= late);
 }
 
-static void test_a_name_is_awaited(void **state)
+static void test_only_a_name_in_an_existing_folder_is_awaited(void **state)
 {
     double start = seconds_now();
     (void)state;
@@ -140,9 +140,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_writer_waits_until_it_sees_the_folder_of_a_save),
-        cmocka_unit_test(test_a_checkpoint_that_is_there_already_is_awaited),
+        cmocka_unit_test(test_an_existing_checkpoint_that_is_not_visible_yet_is_awaited),
         cmocka_unit_test(test_all_ranks_wait_for_the_newest_checkpoint),
-        cmocka_unit_test(test_a_name_is_awaited),
+        cmocka_unit_test(test_only_a_name_in_an_existing_folder_is_awaited),
     };
     return cmocka_run_group_tests(tests, setup, leave_scratch);
 }

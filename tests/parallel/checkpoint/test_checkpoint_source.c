@@ -153,7 +153,7 @@ static void must_read(Saved *s, int i, int64_t first, int64_t rows)
     if (!reads(s, i, first, rows)) fail_msg("%s", s->err);
 }
 
-static void the_weights_are_those_that_were_saved(void **state)
+static void the_weights_read_equal_those_that_were_saved(void **state)
 {
     (void)state;
     static const int ranks[] = {1, 3, WEIGHTS};
@@ -249,7 +249,7 @@ static void a_checkpoint_that_is_pruned_meanwhile_is_read_or_refused(void **stat
     }
 }
 
-static void what_is_no_weight_is_refused_by_name(void **state)
+static void a_tensor_that_is_not_a_weight_is_refused_by_name(void **state)
 {
     (void)state;
     static const char long_name[] = "a.weight.whose.name.has.more.characters.than.a.parameter.has";
@@ -284,10 +284,10 @@ static void what_is_no_weight_is_refused_by_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_weights_are_those_that_were_saved),
+        cmocka_unit_test(the_weights_read_equal_those_that_were_saved),
         cmocka_unit_test(no_row_of_a_damaged_chunk_is_read),
         cmocka_unit_test(a_checkpoint_that_is_pruned_meanwhile_is_read_or_refused),
-        cmocka_unit_test(what_is_no_weight_is_refused_by_name),
+        cmocka_unit_test(a_tensor_that_is_not_a_weight_is_refused_by_name),
     };
     return cmocka_run_group_tests_name("checkpoint source", tests, NULL, NULL);
 }

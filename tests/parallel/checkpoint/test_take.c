@@ -127,7 +127,7 @@ static void every_tensor_that_does_not_fit_is_named_with_both_shapes(void **stat
                              "block.0.attn.q.weight is [4, 4] there and not here");
 }
 
-static void many_misfits_are_counted(void **state)
+static void if_many_tensors_do_not_fit_they_are_counted(void **state)
 {
     (void)state;
     enum { N = 20 };
@@ -281,7 +281,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_positions_and_ids_without_a_token_are_left_out),
         cmocka_unit_test(every_tensor_that_does_not_fit_is_named_with_both_shapes),
-        cmocka_unit_test(many_misfits_are_counted),
+        cmocka_unit_test(if_many_tensors_do_not_fit_they_are_counted),
         cmocka_unit_test(the_first_rows_are_taken),
         cmocka_unit_test(a_value_beyond_the_range_is_refused_by_name),
         cmocka_unit_test(weights_alone_open_verify_and_are_the_newest),

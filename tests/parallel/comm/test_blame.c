@@ -129,7 +129,7 @@ static const BlameTransport crowd_transport = {
 
 /* Half of the ranks wait for the other half. Each call is looked at once, not once for each rank
  * that waits in it. */
-static void ranks_that_wait_in_one_call_are_looked_at_once(void **state)
+static void ranks_that_wait_in_the_same_call_are_examined_once(void **state)
 {
     (void)state;
     BlameRoom *room = blame_room_create(RANKS);
@@ -245,7 +245,7 @@ static void watched_groups_of_a_large_grid_are_searched_quickly(void **state)
 
 /* ---- lists of ranks -------------------------------------------------------------------------- */
 
-static void any_ranks_are_runs_in_their_order(void **state)
+static void any_list_of_ranks_is_stored_as_runs_in_its_order(void **state)
 {
     (void)state;
     uint64_t seed = 9;
@@ -341,9 +341,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_search_goes_through_all_ranks),
-        cmocka_unit_test(ranks_that_wait_in_one_call_are_looked_at_once),
+        cmocka_unit_test(ranks_that_wait_in_the_same_call_are_examined_once),
         cmocka_unit_test(watched_groups_of_a_large_grid_are_searched_quickly),
-        cmocka_unit_test(any_ranks_are_runs_in_their_order),
+        cmocka_unit_test(any_list_of_ranks_is_stored_as_runs_in_its_order),
         cmocka_unit_test(long_lists_of_ranks_are_short),
         cmocka_unit_test(a_few_machines_of_ranks_are_named),
     };

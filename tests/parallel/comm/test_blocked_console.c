@@ -62,7 +62,7 @@ static void another_rank_hangs(Comm *world, void *context)
     comm_barrier(world);
 }
 
-static void test_a_blocked_console_is_no_absence_of_its_rank(void **state)
+static void test_a_rank_blocked_by_its_console_does_not_count_as_absent(void **state)
 {
     const RankEnd goes_on[] = {{"hosts", hosts_wait, 3, 0, {"\n0"}},
                                {"a device", a_device_waits, 2, 0, {"\n0"}}};
@@ -100,7 +100,7 @@ static void test_a_rank_that_hangs_beside_a_blocked_console_ends_the_process(voi
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_blocked_console_is_no_absence_of_its_rank),
+        cmocka_unit_test(test_a_rank_blocked_by_its_console_does_not_count_as_absent),
         cmocka_unit_test(test_a_rank_that_hangs_beside_a_blocked_console_ends_the_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

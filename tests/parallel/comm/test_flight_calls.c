@@ -123,7 +123,7 @@ static void run_collectives(Comm *world, void *context)
     close_noted(&t, world);
 }
 
-static void test_every_collective_is_noted(void **state)
+static void test_every_collective_is_recorded(void **state)
 {
     (void)state;
     thread_ranks(2, 60, run_collectives, NULL);
@@ -160,7 +160,7 @@ static void run_messages(Comm *world, void *context)
     close_noted(&t, world);
 }
 
-static void test_messages_have_numbers_of_their_pair(void **state)
+static void test_messages_are_numbered_per_pair_of_ranks(void **state)
 {
     (void)state;
     thread_ranks(2, 60, run_messages, NULL);
@@ -244,7 +244,7 @@ static void test_a_wait_is_seen_by_another_thread(void **state)
 /* ---- ops and copies ---------------------------------------------------------------------------
  */
 
-static void test_every_op_and_copy_is_noted(void **state)
+static void test_every_op_and_copy_is_recorded(void **state)
 {
     (void)state;
     Noted t;
@@ -317,7 +317,7 @@ static void run_nccl(Comm *world, void *context)
     close_noted(&t, world);
 }
 
-static void test_calls_through_nccl_are_noted(void **state)
+static void test_calls_through_nccl_are_recorded(void **state)
 {
     (void)state;
     if (getenv("TEST_RANKS")) return; /* the fake library connects threads */
@@ -328,11 +328,11 @@ static void test_calls_through_nccl_are_noted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_collective_is_noted),
-        cmocka_unit_test(test_messages_have_numbers_of_their_pair),
+        cmocka_unit_test(test_every_collective_is_recorded),
+        cmocka_unit_test(test_messages_are_numbered_per_pair_of_ranks),
         cmocka_unit_test(test_a_wait_is_seen_by_another_thread),
-        cmocka_unit_test(test_every_op_and_copy_is_noted),
-        cmocka_unit_test(test_calls_through_nccl_are_noted),
+        cmocka_unit_test(test_every_op_and_copy_is_recorded),
+        cmocka_unit_test(test_calls_through_nccl_are_recorded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,7 +109,7 @@ static const RankEnd asleep[] = {
 
 /* Rank 0 has done its part of the call in which rank 1 is still asleep. So the two do not wait for
  * each other: rank 1 is the cause. */
-static void test_a_rank_that_does_not_wake_up_is_the_cause(void **state)
+static void test_a_rank_that_stays_stopped_is_named_as_the_cause(void **state)
 {
     (void)state;
     rank_end_expect(&asleep[0], TIMEOUT, NULL);
@@ -162,7 +162,7 @@ static void test_a_frozen_owner_of_a_mutex_does_not_keep_the_others_from_ending(
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_rank_that_does_not_wake_up_is_the_cause),
+        cmocka_unit_test(test_a_rank_that_stays_stopped_is_named_as_the_cause),
         cmocka_unit_test(test_a_frozen_owner_of_a_mutex_does_not_keep_the_others_from_ending),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

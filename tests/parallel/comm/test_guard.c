@@ -80,7 +80,7 @@ static const RankEnd ends[] = {
     {"a console that nobody reads", an_owner_freezes, 2, EXIT_HANG, {""}},
 };
 
-static void test_the_guard_ends_a_process_whose_deadlines_are_not_held(void **state)
+static void test_the_guard_ends_a_process_whose_deadlines_are_not_enforced(void **state)
 {
     bool mute[] = {false, false, true};
     enum { N = sizeof ends / sizeof *ends };
@@ -116,7 +116,7 @@ static void a_deadline_is_held_elsewhere(Comm *world, void *context)
     _exit(0);
 }
 
-static void test_the_guard_ends_no_wait_whose_deadline_is_held_elsewhere(void **state)
+static void test_the_guard_ends_no_wait_whose_deadline_another_thread_enforces(void **state)
 {
     (void)state;
     fake_nccl_use();
@@ -274,8 +274,8 @@ static void test_a_failure_ends_within_five_seconds_without_an_answer(void **sta
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_guard_ends_a_process_whose_deadlines_are_not_held),
-        cmocka_unit_test(test_the_guard_ends_no_wait_whose_deadline_is_held_elsewhere),
+        cmocka_unit_test(test_the_guard_ends_a_process_whose_deadlines_are_not_enforced),
+        cmocka_unit_test(test_the_guard_ends_no_wait_whose_deadline_another_thread_enforces),
         cmocka_unit_test(test_the_guard_ends_the_wait_that_is_left_when_another_is_removed),
         cmocka_unit_test(test_the_guard_leaves_no_descriptor_open_when_it_starts_again),
         cmocka_unit_test(test_the_guard_ends_a_wait_of_a_process_forked_from_a_watched_one),

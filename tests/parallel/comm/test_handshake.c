@@ -48,7 +48,7 @@ static void assert_states(const Pair *p, HandshakeState connecting, HandshakeSta
     assert_int_equal(p->side[ACCEPTS].state, accepting);
 }
 
-static void test_two_sides_with_one_secret_are_proven(void **state)
+static void test_two_sides_with_the_same_secret_accept_each_other(void **state)
 {
     Pair p;
     char text[8];
@@ -92,7 +92,7 @@ static void test_a_wrong_secret_is_refused_on_both_sides(void **state)
     }
 }
 
-static void test_another_name_or_version_is_told_from_a_wrong_secret(void **state)
+static void test_another_name_or_version_is_distinguished_from_a_wrong_secret(void **state)
 {
     Pair p;
     (void)state;
@@ -190,7 +190,7 @@ static void test_bytes_may_arrive_one_by_one(void **state)
 }
 
 /* One bit is changed, or the connection is cut, at each byte of a handshake that is right. */
-static void test_no_cut_or_changed_handshake_is_proven(void **state)
+static void test_no_cut_or_changed_handshake_is_accepted(void **state)
 {
     (void)state;
     for (int victim = 0; victim < 2; victim++) {
@@ -300,7 +300,7 @@ static void test_the_proof_of_one_direction_does_not_hold_in_the_other(void **st
     }
 }
 
-static void test_garbage_is_refused_and_silence_waits(void **state)
+static void test_garbage_is_refused_and_a_silent_peer_is_waited_for(void **state)
 {
     static const char *const garbage[] = {
         "GET / HTTP/1.1\r\n\r\n", "", "\n", "train", "train.c", "train.d>", "train.c>\1"};
@@ -318,7 +318,7 @@ static void test_garbage_is_refused_and_silence_waits(void **state)
     }
 }
 
-static void test_a_peer_that_has_gone_is_lost(void **state)
+static void test_a_peer_that_has_closed_its_connection_counts_as_lost(void **state)
 {
     Pair p;
     (void)state;
@@ -332,16 +332,16 @@ static void test_a_peer_that_has_gone_is_lost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_two_sides_with_one_secret_are_proven),
+        cmocka_unit_test(test_two_sides_with_the_same_secret_accept_each_other),
         cmocka_unit_test(test_a_wrong_secret_is_refused_on_both_sides),
-        cmocka_unit_test(test_another_name_or_version_is_told_from_a_wrong_secret),
+        cmocka_unit_test(test_another_name_or_version_is_distinguished_from_a_wrong_secret),
         cmocka_unit_test(test_bytes_may_arrive_one_by_one),
         cmocka_unit_test(test_recorded_bytes_prove_nothing_on_another_connection),
         cmocka_unit_test(test_reflected_bytes_prove_nothing),
         cmocka_unit_test(test_the_proof_of_one_direction_does_not_hold_in_the_other),
-        cmocka_unit_test(test_garbage_is_refused_and_silence_waits),
-        cmocka_unit_test(test_no_cut_or_changed_handshake_is_proven),
-        cmocka_unit_test(test_a_peer_that_has_gone_is_lost),
+        cmocka_unit_test(test_garbage_is_refused_and_a_silent_peer_is_waited_for),
+        cmocka_unit_test(test_no_cut_or_changed_handshake_is_accepted),
+        cmocka_unit_test(test_a_peer_that_has_closed_its_connection_counts_as_lost),
     };
     return cmocka_run_group_tests_name("handshake", tests, NULL, NULL);
 }

@@ -162,7 +162,7 @@ static void run_meetings(Comm *world, void *context)
 /* NCCL allocates memory while it connects, which may wait for the work of other devices. So nobody
  * calls it before all have allocated what they need, and nobody uses it before all are connected.
  */
-static void test_ranks_meet_before_and_after_they_connect(void **state)
+static void test_ranks_pass_a_barrier_before_and_after_they_connect(void **state)
 {
     (void)state;
     fake_nccl_use();
@@ -387,7 +387,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_connecting_uses_each_operation_once),
-        cmocka_unit_test(test_ranks_meet_before_and_after_they_connect),
+        cmocka_unit_test(test_ranks_pass_a_barrier_before_and_after_they_connect),
         cmocka_unit_test(test_threads_that_nccl_starts_while_it_connects_receive_no_signals),
         cmocka_unit_test(test_messages_in_a_line_do_not_connect_its_ends),
         cmocka_unit_test(test_each_collective_of_a_device_calls_its_nccl_function),

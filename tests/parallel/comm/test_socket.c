@@ -63,7 +63,7 @@ static void run_large(Comm *world, void *context)
     free(part);
 }
 
-static void test_sums_of_many_blocks_have_the_bits_of_rank_order(void **state)
+static void test_sums_of_many_blocks_have_the_same_bits_as_sums_in_rank_order(void **state)
 {
     char wrong[512];
     (void)state;
@@ -208,7 +208,7 @@ static void test_a_rank_that_is_not_in_a_group_cannot_send_to_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums_of_many_blocks_have_the_bits_of_rank_order),
+        cmocka_unit_test(test_sums_of_many_blocks_have_the_same_bits_as_sums_in_rank_order),
         cmocka_unit_test(test_steps_after_the_first_allocate_nothing),
         cmocka_unit_test(test_a_stranger_is_not_taken_for_a_rank),
         cmocka_unit_test(test_rank_0_asks_when_a_wait_reaches_the_timeout),

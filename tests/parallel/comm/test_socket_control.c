@@ -51,7 +51,7 @@ static void expect_tree(int ranks, int machines, int fan_out)
     if (code != 0 || wrong[0]) fail_msg("%d ranks: %d: %s", ranks, code, wrong);
 }
 
-static void test_rank_0_keeps_the_connections_of_its_children_alone(void **state)
+static void test_rank_0_keeps_only_the_connections_of_its_children(void **state)
 {
     (void)state;
     expect_tree(MACHINES, MACHINES, FAN_OUT);
@@ -107,7 +107,7 @@ static void be_silent(void *context)
     _exit(EXIT_OK);
 }
 
-static void test_of_silent_ranks_the_one_that_cuts_off_the_others_is_named(void **state)
+static void test_the_silent_rank_that_cuts_off_other_ranks_is_named(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof silences / sizeof *silences; i++) {
@@ -208,7 +208,7 @@ static SocketLinks *made_up_links(int ranks)
 
 /* All wait for rank 2 at a meeting, and rank 1, which is above it, does not answer. If rank 0
  * looked at all members for each that waits, it would take seconds. */
-static void test_many_wait_for_one_that_is_cut_off(void **state)
+static void test_many_ranks_wait_for_one_that_is_cut_off(void **state)
 {
     enum { MANY = 16384 };
     const double timeout = 1;
@@ -241,11 +241,11 @@ static void test_many_wait_for_one_that_is_cut_off(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rank_0_keeps_the_connections_of_its_children_alone),
-        cmocka_unit_test(test_of_silent_ranks_the_one_that_cuts_off_the_others_is_named),
+        cmocka_unit_test(test_rank_0_keeps_only_the_connections_of_its_children),
+        cmocka_unit_test(test_the_silent_rank_that_cuts_off_other_ranks_is_named),
         cmocka_unit_test(test_ranks_below_one_that_does_not_answer_are_not_blamed),
         cmocka_unit_test(test_ranks_below_a_silent_one_end_within_two_seconds),
-        cmocka_unit_test(test_many_wait_for_one_that_is_cut_off),
+        cmocka_unit_test(test_many_ranks_wait_for_one_that_is_cut_off),
         cmocka_unit_test(test_hundreds_of_ranks_use_a_tree_of_several_levels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -344,13 +344,13 @@ static void expect_ends(int fan_out, int every)
     socket_tree_set_fan_out(0);
 }
 
-static void test_over_a_tree_the_program_ends(void **state)
+static void test_faults_end_the_program_if_control_packets_use_a_tree(void **state)
 {
     (void)state;
     expect_ends(FAN_OUT, getenv("TEST_SAMPLE") ? 2 : 1);
 }
 
-static void test_over_a_star_it_ends_alike(void **state)
+static void test_faults_end_the_program_in_the_same_way_with_a_star(void **state)
 {
     (void)state;
     expect_ends(0, getenv("TEST_SAMPLE") ? 4 : 2);
@@ -359,8 +359,8 @@ static void test_over_a_star_it_ends_alike(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_over_a_tree_the_program_ends),
-        cmocka_unit_test(test_over_a_star_it_ends_alike),
+        cmocka_unit_test(test_faults_end_the_program_if_control_packets_use_a_tree),
+        cmocka_unit_test(test_faults_end_the_program_in_the_same_way_with_a_star),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,7 +58,7 @@ static void an_interior_is_stopped_after_all_below_have_left(Comm *world, void *
     all_but_one_leave(world, 3, SIGSTOP);
 }
 
-static void test_who_has_left_still_carries_what_others_send(void **state)
+static void test_a_rank_that_has_left_still_forwards_packets_of_others(void **state)
 {
     static const ProcessEnd ends[] = {
         {"interior killed", an_interior_is_killed_after_it_has_left, RANKS, 0, 87, {SAYS_LOST(2)}},
@@ -125,7 +125,7 @@ static void one_fails_without_its_parent(Comm *world, void *context)
 }
 
 /* Some ranks are killed in the end, because rank 0 cannot end them. */
-static void test_without_rank_0_no_wait_lasts_for_ever(void **state)
+static void test_if_rank_0_is_lost_no_rank_waits_forever(void **state)
 {
     static const ProcessEnd waits = {"waits", ranks_wait_below_those_that_compute,
                                      RANKS,   TIMEOUT,
@@ -182,7 +182,7 @@ static void meet(Comm *world, void *context)
     comm_barrier(world);
 }
 
-static void test_the_program_ends_so_while_the_tree_is_made(void **state)
+static void test_faults_end_the_program_while_the_tree_is_built(void **state)
 {
     static const struct {
         void (*before)(int rank);
@@ -207,9 +207,9 @@ static void test_the_program_ends_so_while_the_tree_is_made(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_who_has_left_still_carries_what_others_send),
-        cmocka_unit_test(test_without_rank_0_no_wait_lasts_for_ever),
-        cmocka_unit_test(test_the_program_ends_so_while_the_tree_is_made),
+        cmocka_unit_test(test_a_rank_that_has_left_still_forwards_packets_of_others),
+        cmocka_unit_test(test_if_rank_0_is_lost_no_rank_waits_forever),
+        cmocka_unit_test(test_faults_end_the_program_while_the_tree_is_built),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,7 +99,7 @@ static void expect_dumps(int ranks)
     if (code != 0 || wrong[0]) fail_msg("%d ranks: %d: %s", ranks, code, wrong);
 }
 
-static void test_a_signal_to_any_process_lets_all_dump(void **state)
+static void test_a_signal_to_any_process_makes_every_rank_write_its_flight_record(void **state)
 {
     (void)state;
     process_links_choose(LINKS_LOCAL);
@@ -108,7 +108,7 @@ static void test_a_signal_to_any_process_lets_all_dump(void **state)
     expect_dumps(3);
 }
 
-static void test_orders_and_wishes_travel_over_a_tree(void **state)
+static void test_orders_and_requests_for_dumps_travel_over_a_tree(void **state)
 {
     (void)state;
     process_links_choose(LINKS_IPV4);
@@ -122,8 +122,8 @@ static void test_orders_and_wishes_travel_over_a_tree(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_signal_to_any_process_lets_all_dump),
-        cmocka_unit_test(test_orders_and_wishes_travel_over_a_tree),
+        cmocka_unit_test(test_a_signal_to_any_process_makes_every_rank_write_its_flight_record),
+        cmocka_unit_test(test_orders_and_requests_for_dumps_travel_over_a_tree),
     };
     shared = shared_memory(MORE * sizeof *shared);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -66,7 +66,7 @@ static void run_beside_strangers(Comm *world, void *context)
     if (socket_group(world)->world->strangers > STRANGERS) rank_wrong(world, "too many strangers");
 }
 
-static void test_strangers_are_not_admitted_and_delay_nobody(void **state)
+static void test_strangers_are_refused_and_delay_no_rank(void **state)
 {
     char wrong[512];
     (void)state;
@@ -165,7 +165,7 @@ static void meet_and_part(Comm *world, void *context)
     comm_barrier(world);
 }
 
-static void test_hundreds_of_ranks_meet_over_few_connections_each(void **state)
+static void test_hundreds_of_ranks_join_with_few_connections_each(void **state)
 {
     char wrong[512];
     (void)state;
@@ -213,7 +213,7 @@ static void sum_over_many(Comm *world, void *context)
     device_close(&device);
 }
 
-static void test_sums_of_more_than_64_ranks_have_the_bits_of_rank_order(void **state)
+static void test_sums_of_over_64_ranks_have_the_same_bits_as_sums_in_rank_order(void **state)
 {
     char wrong[512];
     (void)state;
@@ -225,9 +225,9 @@ static void test_sums_of_more_than_64_ranks_have_the_bits_of_rank_order(void **s
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hundreds_of_ranks_meet_over_few_connections_each),
-        cmocka_unit_test(test_sums_of_more_than_64_ranks_have_the_bits_of_rank_order),
-        cmocka_unit_test(test_strangers_are_not_admitted_and_delay_nobody),
+        cmocka_unit_test(test_hundreds_of_ranks_join_with_few_connections_each),
+        cmocka_unit_test(test_sums_of_over_64_ranks_have_the_same_bits_as_sums_in_rank_order),
+        cmocka_unit_test(test_strangers_are_refused_and_delay_no_rank),
         cmocka_unit_test(test_silent_strangers_are_dropped_after_some_seconds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

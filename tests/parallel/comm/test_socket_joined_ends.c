@@ -314,14 +314,14 @@ static void expect_ends(ProcessLinks links, int every)
     }
 }
 
-static void test_without_a_launcher_ranks_say_how_others_have_ended(void **state)
+static void test_without_a_launcher_ranks_report_how_others_ended(void **state)
 {
     (void)state;
     socket_hub_set_last_wait(TIMEOUT);
     expect_ends(LINKS_IPV4, 1);
 }
 
-static void test_the_same_over_ipv6(void **state)
+static void test_over_ipv6_ranks_report_how_others_ended(void **state)
 {
     (void)state;
     if (!process_links_exist(LINKS_IPV6)) {
@@ -335,8 +335,8 @@ static void test_the_same_over_ipv6(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_without_a_launcher_ranks_say_how_others_have_ended),
-        cmocka_unit_test(test_the_same_over_ipv6),
+        cmocka_unit_test(test_without_a_launcher_ranks_report_how_others_ended),
+        cmocka_unit_test(test_over_ipv6_ranks_report_how_others_ended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

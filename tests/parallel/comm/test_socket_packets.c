@@ -68,7 +68,7 @@ static void pass_some(const Pair *from, const Pair *to, unsigned *seed)
     if (n > 0) assert_int_equal(write(to->fd[1], bytes, (size_t)n), n);
 }
 
-static void test_packets_arrive_whole_and_in_order_whatever_the_pieces(void **state)
+static void test_packets_arrive_whole_and_in_order_however_they_are_split(void **state)
 {
     enum { PACKETS = 2000 };
     Pair a = make_pair(), b = make_pair();
@@ -97,7 +97,7 @@ static void test_packets_arrive_whole_and_in_order_whatever_the_pieces(void **st
     free_pair(&b);
 }
 
-static void test_what_is_no_packet_counts_as_a_loss(void **state)
+static void test_bytes_that_are_not_a_packet_count_as_a_lost_peer(void **state)
 {
     const struct {
         SocketPacketHead head;
@@ -124,7 +124,7 @@ static void test_what_is_no_packet_counts_as_a_loss(void **state)
     }
 }
 
-static void test_half_a_packet_is_no_packet(void **state)
+static void test_an_incomplete_packet_is_not_delivered(void **state)
 {
     Pair p = make_pair();
     SocketWord word = socket_word(PACKET_ASK);
@@ -181,7 +181,7 @@ static void test_a_packet_without_room_is_refused_whole(void **state)
 /* ---- any bytes ------------------------------------------------------------------------------- */
 
 /* Packets that a rank may send, with a few bytes changed. */
-static void test_changed_packets_do_not_damage_what_rank_0_knows(void **state)
+static void test_changed_packets_do_not_damage_the_state_of_rank_0(void **state)
 {
     unsigned seed = 5;
     int runs = getenv("TEST_SAMPLE") ? 500 : 5000;
@@ -339,12 +339,12 @@ static void test_groups_are_kept_until_all_members_have_left(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_packets_arrive_whole_and_in_order_whatever_the_pieces),
-        cmocka_unit_test(test_what_is_no_packet_counts_as_a_loss),
-        cmocka_unit_test(test_half_a_packet_is_no_packet),
+        cmocka_unit_test(test_packets_arrive_whole_and_in_order_however_they_are_split),
+        cmocka_unit_test(test_bytes_that_are_not_a_packet_count_as_a_lost_peer),
+        cmocka_unit_test(test_an_incomplete_packet_is_not_delivered),
         cmocka_unit_test(test_a_packet_is_being_sent_until_the_other_side_has_it),
         cmocka_unit_test(test_a_packet_without_room_is_refused_whole),
-        cmocka_unit_test(test_changed_packets_do_not_damage_what_rank_0_knows),
+        cmocka_unit_test(test_changed_packets_do_not_damage_the_state_of_rank_0),
         cmocka_unit_test(test_rank_0_rejects_reports_that_no_rank_can_make),
         cmocka_unit_test(test_a_group_of_uneven_ranks_is_known_after_several_packets),
         cmocka_unit_test(test_groups_are_kept_until_all_members_have_left),

@@ -200,7 +200,7 @@ static void test_a_lost_child_is_reported_unless_all_have_left(void **state)
     }
 }
 
-static void test_children_wait_while_there_is_no_room_upwards(void **state)
+static void test_packets_of_children_wait_while_the_buffer_to_the_parent_is_full(void **state)
 {
     (void)state;
     Fixture *f = open_fixture();
@@ -229,7 +229,7 @@ static void test_children_wait_while_there_is_no_room_upwards(void **state)
     close_fixture(f);
 }
 
-static void test_all_connections_are_looked_at(void **state)
+static void test_every_connection_is_polled(void **state)
 {
     (void)state;
     Fixture *f = open_fixture();
@@ -254,7 +254,7 @@ static void test_all_connections_are_looked_at(void **state)
 
 /* ---- downwards ------------------------------------------------------------------------------- */
 
-static void test_words_from_above_reach_those_they_are_for(void **state)
+static void test_packets_from_the_parent_reach_the_ranks_they_are_addressed_to(void **state)
 {
     (void)state;
     static const struct {
@@ -301,7 +301,7 @@ static void test_a_question_needs_room_and_a_verdict_does_not(void **state)
     close_fixture(f);
 }
 
-static void test_the_end_of_this_rank_is_told_to_all_below(void **state)
+static void test_the_end_of_this_rank_is_reported_to_all_ranks_below_it(void **state)
 {
     (void)state;
     Fixture *f = open_fixture();
@@ -369,7 +369,7 @@ static void test_children_hear_that_this_rank_lives_and_who_above_is_silent(void
 }
 
 /* A rank that has left reports nothing any more, but rank 0 must hear that it carries others. */
-static void test_who_has_left_tells_rank_0_that_it_lives(void **state)
+static void test_a_rank_that_has_left_still_tells_rank_0_that_it_is_alive(void **state)
 {
     (void)state;
     Fixture *f = open_fixture();
@@ -387,14 +387,14 @@ int main(void)
         cmocka_unit_test(test_the_star_is_left_once_the_tree_stands),
         cmocka_unit_test(test_children_are_passed_on_and_only_for_those_below_them),
         cmocka_unit_test(test_a_lost_child_is_reported_unless_all_have_left),
-        cmocka_unit_test(test_children_wait_while_there_is_no_room_upwards),
-        cmocka_unit_test(test_all_connections_are_looked_at),
-        cmocka_unit_test(test_words_from_above_reach_those_they_are_for),
+        cmocka_unit_test(test_packets_of_children_wait_while_the_buffer_to_the_parent_is_full),
+        cmocka_unit_test(test_every_connection_is_polled),
+        cmocka_unit_test(test_packets_from_the_parent_reach_the_ranks_they_are_addressed_to),
         cmocka_unit_test(test_a_question_needs_room_and_a_verdict_does_not),
-        cmocka_unit_test(test_the_end_of_this_rank_is_told_to_all_below),
+        cmocka_unit_test(test_the_end_of_this_rank_is_reported_to_all_ranks_below_it),
         cmocka_unit_test(test_the_rank_waits_for_its_children_at_the_end),
         cmocka_unit_test(test_children_hear_that_this_rank_lives_and_who_above_is_silent),
-        cmocka_unit_test(test_who_has_left_tells_rank_0_that_it_lives),
+        cmocka_unit_test(test_a_rank_that_has_left_still_tells_rank_0_that_it_is_alive),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -214,7 +214,7 @@ static const ProcessEnd ends[] = {
     {"strangers", strangers_wait, 2, TIMEOUT, EXIT_OK, {NULL}},
 };
 
-static void test_ranks_that_get_no_answer_end_or_go_on(void **state)
+static void test_ranks_that_get_no_answer_end_or_continue_as_expected(void **state)
 {
     (void)state;
     socket_hub_set_last_wait(TIMEOUT);
@@ -223,7 +223,7 @@ static void test_ranks_that_get_no_answer_end_or_go_on(void **state)
 }
 
 /* At the end, a short timeout does not limit how long a rank may take to leave. */
-static void test_a_rank_may_leave_later_than_a_short_timeout(void **state)
+static void test_a_rank_may_exit_after_a_short_timeout_has_passed(void **state)
 {
     const ProcessEnd end = {"a slow end", others_leave_one_by_one, 2, 0.2, EXIT_OK, {NULL}};
     (void)state;
@@ -272,8 +272,8 @@ static void test_a_failure_before_joining_reaches_the_others(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_that_get_no_answer_end_or_go_on),
-        cmocka_unit_test(test_a_rank_may_leave_later_than_a_short_timeout),
+        cmocka_unit_test(test_ranks_that_get_no_answer_end_or_continue_as_expected),
+        cmocka_unit_test(test_a_rank_may_exit_after_a_short_timeout_has_passed),
         cmocka_unit_test(test_a_failure_before_joining_reaches_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -61,7 +61,7 @@ static void test_children_divide_what_is_below_a_member(void **state)
     socket_tree_set_fan_out(0);
 }
 
-static void test_small_groups_meet_at_member_0(void **state)
+static void test_small_groups_use_a_star_around_member_0(void **state)
 {
     (void)state;
     for (int size = 1; size <= TREE_FAN_OUT + 1; size++) {
@@ -74,7 +74,7 @@ static void test_small_groups_meet_at_member_0(void **state)
 }
 
 /* A meeting in which each member contributes so many bytes, and as many are the answer. */
-static void test_what_a_process_does_for_a_meeting_is_bounded(void **state)
+static void test_connections_and_messages_of_a_process_in_a_tree_are_bounded(void **state)
 {
     enum { EACH = 16 };
     const struct {
@@ -352,7 +352,7 @@ static void test_calls_that_differ_and_late_answers_are_found_in_a_tree(void **s
     expect_ends(LINKS_IPV4);
 }
 
-static void test_a_star_says_the_same(void **state)
+static void test_a_star_finds_calls_that_differ_and_late_answers(void **state)
 {
     (void)state;
     process_links_choose(LINKS_IPV4);
@@ -360,7 +360,7 @@ static void test_a_star_says_the_same(void **state)
         process_expect_end(&ends[i], 1);
 }
 
-static void test_local_sockets_find_them_too(void **state)
+static void test_local_sockets_find_calls_that_differ_and_late_answers(void **state)
 {
     (void)state;
     expect_ends(LINKS_LOCAL);
@@ -370,13 +370,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_children_divide_what_is_below_a_member),
-        cmocka_unit_test(test_small_groups_meet_at_member_0),
-        cmocka_unit_test(test_what_a_process_does_for_a_meeting_is_bounded),
+        cmocka_unit_test(test_small_groups_use_a_star_around_member_0),
+        cmocka_unit_test(test_connections_and_messages_of_a_process_in_a_tree_are_bounded),
         cmocka_unit_test(test_control_packets_find_their_way_on_any_machines),
         cmocka_unit_test(test_control_packets_of_65536_ranks_pass_few_others),
         cmocka_unit_test(test_calls_that_differ_and_late_answers_are_found_in_a_tree),
-        cmocka_unit_test(test_a_star_says_the_same),
-        cmocka_unit_test(test_local_sockets_find_them_too),
+        cmocka_unit_test(test_a_star_finds_calls_that_differ_and_late_answers),
+        cmocka_unit_test(test_local_sockets_find_calls_that_differ_and_late_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

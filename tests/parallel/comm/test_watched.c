@@ -347,7 +347,7 @@ static void test_hosts_wait_as_long_as_rank_0s_console_is_blocked(void **state)
 /* ---- one process ----------------------------------------------------------------------------- */
 
 /* Without looks it is not known whether the call has ended. */
-static void test_a_transport_that_is_stuck_itself_has_30_seconds_more(void **state)
+static void test_a_transport_that_is_stuck_itself_gets_30_more_seconds(void **state)
 {
     Group g;
     const Comm world = {.rank = 0};
@@ -380,7 +380,7 @@ int main(void)
         cmocka_unit_test(test_progress_and_calls_without_a_limit_do_not_end_the_program),
         cmocka_unit_test(test_time_does_not_count_while_rank_0s_console_is_blocked),
         cmocka_unit_test(test_hosts_wait_as_long_as_rank_0s_console_is_blocked),
-        cmocka_unit_test(test_a_transport_that_is_stuck_itself_has_30_seconds_more),
+        cmocka_unit_test(test_a_transport_that_is_stuck_itself_gets_30_more_seconds),
     };
     setenv("TEST_RANKS", "processes", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);

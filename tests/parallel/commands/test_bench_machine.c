@@ -33,7 +33,7 @@ static void near(double got, double expected)
 }
 
 /* The fits are the inverse of the costs. */
-static void products_give_the_figures_that_made_their_times(void **state)
+static void figures_of_products_are_recovered_from_made_up_times(void **state)
 {
     static const int64_t size[] = {256, 512, 768, 3072, 8192};
     (void)state;
@@ -66,7 +66,7 @@ static double attention_rate(const Hardware *h, int64_t length)
     return flops / (cost_of_node(h, &COST_OWN, NULL, &node) - h->launch);
 }
 
-static void attention_gives_the_figures_that_made_its_times(void **state)
+static void figures_of_attention_are_recovered_from_made_up_times(void **state)
 {
     Hardware h = load("a100");
     (void)state;
@@ -80,7 +80,7 @@ static void attention_gives_the_figures_that_made_its_times(void **state)
     assert_true(f.length == 0);
 }
 
-static void calls_give_the_figures_that_made_their_times(void **state)
+static void figures_of_collectives_are_recovered_from_made_up_times(void **state)
 {
     (void)state;
     for (int ranks = 2; ranks <= 8; ranks++) {
@@ -114,7 +114,7 @@ static void calls_give_the_figures_that_made_their_times(void **state)
 }
 
 /* The links' bandwidth follows from the calls of all sizes, and without the largest. */
-static void large_calls_give_the_bandwidth_that_made_their_times(void **state)
+static void the_bandwidth_is_recovered_from_made_up_times_of_large_calls(void **state)
 {
     (void)state;
     for (int sizes = CALL_SIZES - 1; sizes <= CALL_SIZES; sizes++)
@@ -150,7 +150,7 @@ static void large_calls_give_the_bandwidth_that_made_their_times(void **state)
 }
 
 /* The rate of large products is the same either way; a known GPU keeps its peak. */
-static void a_peak_of_a_data_sheet_stays(void **state)
+static void a_peak_from_a_data_sheet_is_kept(void **state)
 {
     (void)state;
     for (int known = 0; known < 2; known++) {
@@ -224,7 +224,7 @@ static void sources_say_what_was_measured(void **state)
 }
 
 /* 10 is the least size with calls of all sizes. */
-static void its_output_is_a_machine_file(void **state)
+static void the_output_is_a_valid_machine_file(void **state)
 {
     char err[4096],
         *argv[] = {"machine", "--device", "cpu", "--size", "10", "--repetitions", "1", NULL};
@@ -257,14 +257,15 @@ static void its_output_is_a_machine_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_give_the_figures_that_made_their_times),
-        cmocka_unit_test(attention_gives_the_figures_that_made_its_times),
-        cmocka_unit_test(calls_give_the_figures_that_made_their_times),
-        cmocka_unit_test(large_calls_give_the_bandwidth_that_made_their_times),
-        cmocka_unit_test(a_peak_of_a_data_sheet_stays),
+        cmocka_unit_test(figures_of_products_are_recovered_from_made_up_times),
+        cmocka_unit_test(figures_of_attention_are_recovered_from_made_up_times),
+        cmocka_unit_test(figures_of_collectives_are_recovered_from_made_up_times),
+        cmocka_unit_test(the_bandwidth_is_recovered_from_made_up_times_of_large_calls),
+        cmocka_unit_test(a_peak_from_a_data_sheet_is_kept),
         cmocka_unit_test(a_part_of_a_node_has_a_part_of_its_network),
         cmocka_unit_test(sources_say_what_was_measured),
-        cmocka_unit_test_setup_teardown(its_output_is_a_machine_file, enter_scratch, leave_scratch),
+        cmocka_unit_test_setup_teardown(the_output_is_a_valid_machine_file, enter_scratch,
+                                        leave_scratch),
     };
     return cmocka_run_group_tests_name("bench machine", tests, NULL, NULL);
 }

@@ -35,7 +35,7 @@ static void replayed(const Profile *list, DType dtype, Product *product)
     device_close(&dev);
 }
 
-static void the_replay_makes_the_products_of_the_step(void **state)
+static void the_replay_executes_the_same_products_as_the_step(void **state)
 {
     static const DType types[][2] = {{F32, F32}, {BF16, BF16}, {BF16, F32}};
     (void)state;
@@ -60,7 +60,7 @@ static void the_replay_makes_the_products_of_the_step(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_replay_makes_the_products_of_the_step),
+        cmocka_unit_test(the_replay_executes_the_same_products_as_the_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,7 +102,7 @@ static const PlantedCase devices[] = {
      {NULL}},
 };
 
-static void test_the_cause_on_devices_that_go_on_by_themselves(void **state)
+static void test_the_cause_is_found_on_asynchronous_devices(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
@@ -205,7 +205,7 @@ static void test_a_healthy_run_has_no_cause(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_cause_on_devices_that_go_on_by_themselves),
+        cmocka_unit_test(test_the_cause_is_found_on_asynchronous_devices),
         cmocka_unit_test(test_a_healthy_run_has_no_cause),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

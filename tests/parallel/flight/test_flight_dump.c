@@ -102,7 +102,7 @@ static void dump_often(void *run)
     close_all();
 }
 
-static void test_signals_dump_and_stop_nothing(void **state)
+static void test_a_signal_writes_a_dump_and_the_run_continues(void **state)
 {
     char said[4096];
     (void)state;
@@ -145,7 +145,7 @@ static void keep_blocked(void *run)
     expect(sigismember(&pending, SIGUSR2), "the signal is still pending");
 }
 
-static void test_a_signal_that_is_ignored_or_blocked_stays_so(void **state)
+static void test_a_signal_that_is_ignored_or_blocked_at_the_start_remains_so(void **state)
 {
     char said[4096];
     (void)state;
@@ -177,7 +177,7 @@ static void dump_on_a_full_disk(void *run)
     dump_once(run);
 }
 
-static void test_a_file_that_cannot_be_written_costs_a_warning(void **state)
+static void test_a_file_that_cannot_be_written_causes_a_warning(void **state)
 {
     char said[4096];
     (void)state;
@@ -269,7 +269,7 @@ static void check_end(const End *end, const char *reason, const char *error)
     free(path);
 }
 
-static void test_ends_that_leave_a_dump(void **state)
+static void test_only_the_documented_exit_codes_leave_a_dump(void **state)
 {
     static const End hang = {.run = "hang", .code = EXIT_HANG},
                      lost = {.run = "lost", .code = EXIT_PEER_LOST},
@@ -290,7 +290,7 @@ static void test_ends_that_leave_a_dump(void **state)
 }
 
 /* The disk does not answer: opening a pipe waits for its reader. */
-static void test_a_disk_that_hangs_delays_no_end_for_long(void **state)
+static void test_a_blocked_disk_delays_the_end_only_for_a_short_time(void **state)
 {
     char said[4096];
     const End end = {.run = "pipe", .code = EXIT_HANG};
@@ -308,11 +308,11 @@ static void test_a_disk_that_hangs_delays_no_end_for_long(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_signals_dump_and_stop_nothing),
-        cmocka_unit_test(test_a_signal_that_is_ignored_or_blocked_stays_so),
-        cmocka_unit_test(test_a_file_that_cannot_be_written_costs_a_warning),
-        cmocka_unit_test(test_ends_that_leave_a_dump),
-        cmocka_unit_test(test_a_disk_that_hangs_delays_no_end_for_long),
+        cmocka_unit_test(test_a_signal_writes_a_dump_and_the_run_continues),
+        cmocka_unit_test(test_a_signal_that_is_ignored_or_blocked_at_the_start_remains_so),
+        cmocka_unit_test(test_a_file_that_cannot_be_written_causes_a_warning),
+        cmocka_unit_test(test_only_the_documented_exit_codes_leave_a_dump),
+        cmocka_unit_test(test_a_blocked_disk_delays_the_end_only_for_a_short_time),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

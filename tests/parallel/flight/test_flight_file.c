@@ -42,7 +42,7 @@ static void hide(char *text, const char *key)
     }
 }
 
-static void test_a_file_has_the_flight_and_its_rank(void **state)
+static void test_a_file_contains_the_entries_and_the_rank(void **state)
 {
     static const char expected[] =
         "{\"format\":\"train.c flight\",\"version\":1,\"dump\":\"%016llx\",\"reason\":\"signal\","
@@ -127,7 +127,7 @@ static void test_a_file_has_all_entries_of_the_ring(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_file_has_the_flight_and_its_rank),
+        cmocka_unit_test(test_a_file_contains_the_entries_and_the_rank),
         cmocka_unit_test(test_a_file_has_all_entries_of_the_ring),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);

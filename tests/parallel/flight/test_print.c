@@ -119,7 +119,7 @@ static void test_without_the_files_of_some_ranks_the_cause_is_unknown(void **sta
 }
 
 /* Rank 0 waits for rank 1, which may wait for rank 2: that is no circle. */
-static void test_a_wait_for_an_unknown_rank_is_no_circle(void **state)
+static void test_a_wait_for_an_unknown_rank_is_not_reported_as_a_cycle(void **state)
 {
     (void)state;
     make_folders();
@@ -142,7 +142,7 @@ static void say(void *run)
 
 /* Each rank waits for a message of the next one, and the last one computes: a run that ends says
  * so, and who waits, but of many waits only the three that are nearest. */
-static void test_a_run_says_where_it_begins_and_who_waits(void **state)
+static void test_the_output_for_a_chain_of_waits_names_its_start_and_the_waiting_ranks(void **state)
 {
     (void)state;
     make_folders();
@@ -178,8 +178,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SCRATCH(test_sentences_are_whole_lines),
         SCRATCH(test_without_the_files_of_some_ranks_the_cause_is_unknown),
-        SCRATCH(test_a_wait_for_an_unknown_rank_is_no_circle),
-        SCRATCH(test_a_run_says_where_it_begins_and_who_waits),
+        SCRATCH(test_a_wait_for_an_unknown_rank_is_not_reported_as_a_cycle),
+        SCRATCH(test_the_output_for_a_chain_of_waits_names_its_start_and_the_waiting_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,7 @@ static void plant_call_21(PlantedRing *ring)
     planted_collective(ring, "all-reduce", "comm", 5, 21, 8.25, NAN);
 }
 
-static void test_what_is_kept_of_a_file(void **state)
+static void test_the_expected_entries_of_a_file_are_kept(void **state)
 {
     (void)state;
     PlantedRing planted;
@@ -71,7 +71,7 @@ static void test_what_is_kept_of_a_file(void **state)
 }
 
 /* Of each stream the first entries and the last one are kept. */
-static void test_of_many_unfinished_entries_the_first_and_the_last_are_kept(void **state)
+static void test_the_first_and_last_of_many_unfinished_entries_are_kept(void **state)
 {
     (void)state;
     PlantedRing planted = planted_ring(0, 1);
@@ -133,7 +133,7 @@ static const struct {
     {"}\n{\"group\"", "}{\"group\"", "the text should end here, not go on with {"},
 };
 
-static void test_a_file_that_is_not_as_it_must_be_is_refused(void **state)
+static void test_a_file_with_invalid_contents_is_refused(void **state)
 {
     (void)state;
     PlantedRing planted;
@@ -161,7 +161,7 @@ static void test_a_file_is_refused_wherever_it_is_cut_off(void **state)
     free(text);
 }
 
-static void test_mutated_files_are_refused_or_possible(void **state)
+static void test_mutated_files_are_refused_or_read_as_valid_entries(void **state)
 {
     (void)state;
     enum { ROUNDS = 3000, STREAM = 61 };
@@ -253,11 +253,11 @@ static void test_a_link_in_the_folder_is_not_followed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_kept_of_a_file),
-        cmocka_unit_test(test_of_many_unfinished_entries_the_first_and_the_last_are_kept),
-        cmocka_unit_test(test_a_file_that_is_not_as_it_must_be_is_refused),
+        cmocka_unit_test(test_the_expected_entries_of_a_file_are_kept),
+        cmocka_unit_test(test_the_first_and_last_of_many_unfinished_entries_are_kept),
+        cmocka_unit_test(test_a_file_with_invalid_contents_is_refused),
         cmocka_unit_test(test_a_file_is_refused_wherever_it_is_cut_off),
-        cmocka_unit_test(test_mutated_files_are_refused_or_possible),
+        cmocka_unit_test(test_mutated_files_are_refused_or_read_as_valid_entries),
         cmocka_unit_test_setup_teardown(test_the_newest_dump_of_a_folder_is_read, enter_scratch,
                                         leave_scratch),
         cmocka_unit_test_setup_teardown(test_a_link_in_the_folder_is_not_followed, enter_scratch,

@@ -192,7 +192,7 @@ static void agree_joined(Comm *world, void *context)
     if (use != GPUS_EACH) rank_wrong(world, "%d, not one each", (int)use);
 }
 
-static void test_the_gpus_of_a_machine_are_for_its_ranks(void **state)
+static void test_the_gpus_of_a_machine_are_compared_with_its_own_ranks(void **state)
 {
     static const Job good[] = {{"aabb", false, 2, -1},
                                {"abab", false, 4, -1},
@@ -365,7 +365,7 @@ int main(void)
         cmocka_unit_test(test_ranks_share_one_gpu_or_have_one_each),
         cmocka_unit_test(test_other_numbers_of_gpus_are_refused),
         cmocka_unit_test(test_processes_may_share_a_gpu_if_nccl_takes_them_for_different_hosts),
-        cmocka_unit_test(test_the_gpus_of_a_machine_are_for_its_ranks),
+        cmocka_unit_test(test_the_gpus_of_a_machine_are_compared_with_its_own_ranks),
         cmocka_unit_test(test_ranks_with_the_same_gpu_of_a_machine_are_refused),
         cmocka_unit_test(test_ranks_of_a_launcher_have_a_gpu_each),
         cmocka_unit_test(test_ranks_are_processes_where_each_has_a_gpu),

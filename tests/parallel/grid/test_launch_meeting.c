@@ -91,7 +91,7 @@ static void same(int row, const char *what, const char *got, const char *expecte
                  expected ? expected : "none");
 }
 
-static void test_where_ranks_meet(void **state)
+static void test_the_rendezvous_of_ranks_is_chosen_as_documented(void **state)
 {
     (void)state;
     for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
@@ -128,7 +128,7 @@ static void test_where_ranks_meet(void **state)
 }
 
 /* The secret is made of the text, and is forgotten at the end. */
-static void test_the_secret_is_forgotten(void **state)
+static void test_the_secret_is_erased_from_memory_at_the_end(void **state)
 {
     (void)state;
     static const char text[] = SECRET TORCHRUN;
@@ -148,7 +148,7 @@ static void test_the_secret_is_forgotten(void **state)
 }
 
 /* The paths of configs and the keys of --set are compared in another way. */
-static void test_words_that_must_be_alike(void **state)
+static void test_command_line_words_that_must_be_equal_on_all_ranks_are_collected(void **state)
 {
     (void)state;
     char *run[] = {"./train", __FILE__, "--set", "a=1", "--resume", "never", "--set=b=2", "--set"};
@@ -171,9 +171,9 @@ static void test_words_that_must_be_alike(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_where_ranks_meet),
-        cmocka_unit_test(test_the_secret_is_forgotten),
-        cmocka_unit_test(test_words_that_must_be_alike),
+        cmocka_unit_test(test_the_rendezvous_of_ranks_is_chosen_as_documented),
+        cmocka_unit_test(test_the_secret_is_erased_from_memory_at_the_end),
+        cmocka_unit_test(test_command_line_words_that_must_be_equal_on_all_ranks_are_collected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,7 +51,7 @@ static int look(Comm *world, void *context)
     return 40 + world->rank;
 }
 
-static void test_the_result_and_the_code_of_rank_0_come_back(void **state)
+static void test_the_result_and_exit_code_of_rank_0_are_returned(void **state)
 {
     (void)state;
     Result *r = calloc(1, sizeof *r);
@@ -261,7 +261,7 @@ static void launch_two_of_three(void *context)
     exit(launch_ranks(3, &options, launched_wait_for_ever, NULL));
 }
 
-static void test_a_rank_that_cannot_be_started_ends_those_that_have_been(void **state)
+static void test_if_a_rank_cannot_be_started_those_already_started_are_ended(void **state)
 {
     char text[1024];
     (void)state;
@@ -279,7 +279,7 @@ static void launch_three_of_three(void *context)
     exit(launch_ranks(RANKS, &options, launched_wait_for_ever, NULL));
 }
 
-static void test_a_rank_that_dies_at_once_is_named_with_its_place(void **state)
+static void test_a_rank_that_dies_right_after_its_start_is_named_with_its_place(void **state)
 {
     char text[1024];
     (void)state;
@@ -357,7 +357,7 @@ static void launch_and_stop_the_second(void *context)
 }
 
 /* The kernel does not know yet that it is to end this rank together with the launcher. */
-static void test_a_rank_that_is_stopped_at_birth_ends_with_the_launcher(void **state)
+static void test_a_rank_stopped_right_after_its_start_ends_with_the_launcher(void **state)
 {
     enum { MILLISECONDS = 10000 };
     char rank, text[1024];
@@ -379,18 +379,18 @@ static void test_a_rank_that_is_stopped_at_birth_ends_with_the_launcher(void **s
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_result_and_the_code_of_rank_0_come_back),
+        cmocka_unit_test(test_the_result_and_exit_code_of_rank_0_are_returned),
         cmocka_unit_test(test_a_single_rank_can_be_a_process),
         cmocka_unit_test(test_a_single_rank_that_is_a_process_fails_like_a_thread),
         cmocka_unit_test(test_a_rank_that_fails_ends_all_ranks),
         cmocka_unit_test(test_a_rank_that_ends_early_ends_all_ranks),
         cmocka_unit_test(test_the_launcher_passes_signals_on_to_rank_0),
         cmocka_unit_test(test_the_ranks_end_with_the_launcher),
-        cmocka_unit_test(test_a_rank_that_cannot_be_started_ends_those_that_have_been),
-        cmocka_unit_test(test_a_rank_that_dies_at_once_is_named_with_its_place),
+        cmocka_unit_test(test_if_a_rank_cannot_be_started_those_already_started_are_ended),
+        cmocka_unit_test(test_a_rank_that_dies_right_after_its_start_is_named_with_its_place),
         cmocka_unit_test(test_the_limit_of_open_files_is_raised),
         cmocka_unit_test(test_a_rank_that_never_joins_the_others_ends_them),
-        cmocka_unit_test(test_a_rank_that_is_stopped_at_birth_ends_with_the_launcher),
+        cmocka_unit_test(test_a_rank_stopped_right_after_its_start_ends_with_the_launcher),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -199,7 +199,7 @@ static int work_on_after_hangups(Comm *world, void *context)
 
 /* Every fault has one sentence and the first failure's code, and costs no result that is complete.
  * The rows run at the same time: some of them wait for seconds. */
-static void test_faults_of_which_rank_0_cannot_speak(void **state)
+static void test_the_launcher_reports_faults_that_rank_0_cannot_report(void **state)
 {
     (void)state;
     enum { LONG = 30, SECONDS = 12 };
@@ -272,7 +272,7 @@ static int leave_without_a_word(Comm *world, void *context)
     return EXIT_OK;
 }
 
-static void test_the_launcher_ends_although_nobody_reads_its_message(void **state)
+static void test_the_launcher_ends_even_if_its_message_is_not_read(void **state)
 {
     (void)state;
     static const Row rows[] = {
@@ -299,8 +299,8 @@ static void test_the_launcher_ends_although_nobody_reads_its_message(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_faults_of_which_rank_0_cannot_speak),
-        cmocka_unit_test(test_the_launcher_ends_although_nobody_reads_its_message),
+        cmocka_unit_test(test_the_launcher_reports_faults_that_rank_0_cannot_report),
+        cmocka_unit_test(test_the_launcher_ends_even_if_its_message_is_not_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -269,7 +269,7 @@ static void test_every_machine_finds_its_tasks_in_a_list(void **state)
 
 /* ---- what may be started --------------------------------------------------------------------- */
 
-static void test_which_ranks_may_be_started(void **state)
+static void test_combinations_of_launcher_and_ranks_option_are_accepted_or_refused(void **state)
 {
     static const struct {
         const char *environment;
@@ -354,7 +354,7 @@ int main(void)
         cmocka_unit_test(test_mistakes_name_the_variable_and_its_value),
         cmocka_unit_test(test_mutated_environments),
         cmocka_unit_test(test_every_machine_finds_its_tasks_in_a_list),
-        cmocka_unit_test(test_which_ranks_may_be_started),
+        cmocka_unit_test(test_combinations_of_launcher_and_ranks_option_are_accepted_or_refused),
         cmocka_unit_test(test_the_variables_of_the_launcher_are_listed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-static void test_ranks_meet_over_a_file(void **state)
+static void test_ranks_find_each_other_over_a_file(void **state)
 {
     char *folder = folder_new(), *own = text_format("%s/deep/.rendezvous", folder);
     struct stat st;
@@ -30,7 +30,7 @@ static void test_ranks_meet_over_a_file(void **state)
     folder_drop(folder);
 }
 
-static void test_ranks_meet_at_an_address(void **state)
+static void test_ranks_find_each_other_at_an_address(void **state)
 {
     static const char *const master[] = {"127.0.0.1", "localhost", "::1"};
     (void)state;
@@ -42,7 +42,7 @@ static void test_ranks_meet_at_an_address(void **state)
     }
 }
 
-static void test_rank_0_may_come_last(void **state)
+static void test_rank_0_may_arrive_last(void **state)
 {
     char *folder = folder_new();
     (void)state;
@@ -58,9 +58,9 @@ static void test_rank_0_may_come_last(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_meet_over_a_file),
-        cmocka_unit_test(test_ranks_meet_at_an_address),
-        cmocka_unit_test(test_rank_0_may_come_last),
+        cmocka_unit_test(test_ranks_find_each_other_over_a_file),
+        cmocka_unit_test(test_ranks_find_each_other_at_an_address),
+        cmocka_unit_test(test_rank_0_may_arrive_last),
     };
     return cmocka_run_group_tests_name("meeting", tests, NULL, NULL);
 }

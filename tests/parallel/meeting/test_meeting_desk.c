@@ -51,7 +51,7 @@ static void test_machines_are_numbered_by_their_lowest_ranks(void **state)
     }
 }
 
-static void test_a_machine_is_its_host_name_and_its_boot(void **state)
+static void test_a_machine_is_identified_by_its_host_name_and_boot_id(void **state)
 {
     enum { SIZE = 4096, KINDS = 64 };
     MeetingOptions o = made_up_options(SIZE);
@@ -150,7 +150,7 @@ static void odd(Desk *d, const MeetingOptions *o, const char *values)
     }
 }
 
-static void test_the_odd_rank_has_the_rarer_value(void **state)
+static void test_the_rank_with_the_rarer_value_is_blamed(void **state)
 {
     static const struct {
         const char *values, *sentence;
@@ -185,7 +185,7 @@ static void test_the_odd_rank_has_the_rarer_value(void **state)
     desk_close(&d);
 }
 
-static void test_other_ends(void **state)
+static void test_other_failures_give_the_expected_code_and_message(void **state)
 {
     MeetingOptions o = made_up_options(9);
     Greeting g;
@@ -237,11 +237,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_machines_are_numbered_by_their_lowest_ranks),
-        cmocka_unit_test(test_a_machine_is_its_host_name_and_its_boot),
+        cmocka_unit_test(test_a_machine_is_identified_by_its_host_name_and_boot_id),
         cmocka_unit_test(test_missing_ranks_are_listed_every_ten_seconds),
         cmocka_unit_test(test_many_missing_ranks_fit_into_the_message),
-        cmocka_unit_test(test_the_odd_rank_has_the_rarer_value),
-        cmocka_unit_test(test_other_ends),
+        cmocka_unit_test(test_the_rank_with_the_rarer_value_is_blamed),
+        cmocka_unit_test(test_other_failures_give_the_expected_code_and_message),
     };
     return cmocka_run_group_tests_name("meeting desk", tests, NULL, NULL);
 }

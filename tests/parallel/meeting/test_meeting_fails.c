@@ -31,7 +31,7 @@ static void make_deaf(void)
     cannot_listen = true;
 }
 
-static void test_the_odd_rank_is_named_with_host_and_place(void **state)
+static void test_a_rank_that_differs_is_named_with_host_and_place(void **state)
 {
     char *folder = folder_new(), host[64] = "", says[256];
     (void)state;
@@ -86,7 +86,7 @@ static void test_a_rank_that_never_arrives_is_named(void **state)
     folder_drop(folder);
 }
 
-static void test_a_wrong_secret_is_told_to_the_rank_that_has_it(void **state)
+static void test_a_rank_with_a_wrong_secret_reports_it(void **state)
 {
     (void)state;
     MeetingCase c = {.odd = 2, .how = OTHER_SECRET, .timeout = 2, .port = meeting_free_ports()};
@@ -99,7 +99,7 @@ static void test_a_wrong_secret_is_told_to_the_rank_that_has_it(void **state)
 }
 
 /* It need not wait for the timeout: nobody else answers there. */
-static void test_a_secret_that_all_refuse_is_wrong(void **state)
+static void test_a_rank_whose_secret_is_refused_ends_before_the_timeout(void **state)
 {
     (void)state;
     MeetingCase c = {.odd = 1, .how = OTHER_SECRET, .timeout = 8, .port = meeting_free_ports()};
@@ -121,7 +121,7 @@ static void set_two_jobs(void *context, int i, MeetingOptions *o)
     usleep((useconds_t)i * 500000);
 }
 
-static void test_two_jobs_use_the_same_ports(void **state)
+static void test_two_jobs_with_the_same_ports_do_not_mix(void **state)
 {
     (void)state;
     MeetingCase c = {.odd = -1, .timeout = 4, .port = meeting_free_ports()};
@@ -216,7 +216,7 @@ static void test_two_ranks_0_find_each_other(void **state)
     folder_drop(folder);
 }
 
-static void test_a_rank_that_comes_too_late_hears_why(void **state)
+static void test_a_rank_that_arrives_too_late_is_told_why(void **state)
 {
     char *folder = folder_new();
     (void)state;
@@ -229,7 +229,7 @@ static void test_a_rank_that_comes_too_late_hears_why(void **state)
     folder_drop(folder);
 }
 
-static void test_a_rank_that_cannot_go_on_tells_all(void **state)
+static void test_a_rank_that_cannot_continue_tells_all_ranks(void **state)
 {
     char *folder = folder_new();
     (void)state;
@@ -338,18 +338,18 @@ static void test_the_death_of_a_rank_that_has_arrived_ends_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_odd_rank_is_named_with_host_and_place),
+        cmocka_unit_test(test_a_rank_that_differs_is_named_with_host_and_place),
         cmocka_unit_test(test_worlds_of_different_sizes_are_refused),
         cmocka_unit_test(test_a_rank_that_never_arrives_is_named),
-        cmocka_unit_test(test_a_wrong_secret_is_told_to_the_rank_that_has_it),
-        cmocka_unit_test(test_a_secret_that_all_refuse_is_wrong),
-        cmocka_unit_test(test_two_jobs_use_the_same_ports),
+        cmocka_unit_test(test_a_rank_with_a_wrong_secret_reports_it),
+        cmocka_unit_test(test_a_rank_whose_secret_is_refused_ends_before_the_timeout),
+        cmocka_unit_test(test_two_jobs_with_the_same_ports_do_not_mix),
         cmocka_unit_test(test_a_rank_that_declines_ends_all),
         cmocka_unit_test(test_a_folder_that_cannot_be_made_ends_all),
         cmocka_unit_test(test_a_rank_that_arrives_twice_ends_all),
         cmocka_unit_test(test_two_ranks_0_find_each_other),
-        cmocka_unit_test(test_a_rank_that_comes_too_late_hears_why),
-        cmocka_unit_test(test_a_rank_that_cannot_go_on_tells_all),
+        cmocka_unit_test(test_a_rank_that_arrives_too_late_is_told_why),
+        cmocka_unit_test(test_a_rank_that_cannot_continue_tells_all_ranks),
         cmocka_unit_test(test_rank_0_keeps_its_file_while_it_waits),
         cmocka_unit_test(test_too_few_descriptors_for_all_ranks_are_reported),
         cmocka_unit_test(test_the_death_of_a_rank_that_has_arrived_ends_all),

@@ -151,7 +151,7 @@ static void assert_state(RendezvousState expected, const char *folder, const cha
         assert_int_equal(code, EXIT_PERMISSION);
 }
 
-static void test_the_file_is_this_users_alone(void **state)
+static void test_only_the_user_can_access_the_rendezvous_file(void **state)
 {
     char *folder = folder_new(), *own = text_format("%s/a/b", folder),
          *file = text_format("%s/job", own), *aside = text_format("%s/other", own), err[1024] = "";
@@ -268,7 +268,7 @@ int main(void)
         cmocka_unit_test(test_a_file_is_read_strictly),
         cmocka_unit_test(test_names_of_files_are_plain_and_stay_different),
         cmocka_unit_test(test_any_bytes_are_read_without_harm),
-        cmocka_unit_test(test_the_file_is_this_users_alone),
+        cmocka_unit_test(test_only_the_user_can_access_the_rendezvous_file),
         cmocka_unit_test(test_a_folder_that_others_control_is_refused),
         cmocka_unit_test(test_secrets_of_users),
     };

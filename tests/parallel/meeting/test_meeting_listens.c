@@ -83,7 +83,7 @@ static const char *look_afterwards(void *context, const Meeting *m)
                : wrong;
 }
 
-static void test_nothing_listens_but_on_the_chosen_interface(void **state)
+static void test_ranks_listen_only_on_the_chosen_interface(void **state)
 {
     char *folder = folder_new(), err[512];
     int port = 15000 + (int)(getpid() % 700) * 20;
@@ -125,7 +125,7 @@ static void test_nothing_listens_but_on_the_chosen_interface(void **state)
     folder_drop(folder);
 }
 
-static void test_an_interface_that_is_not_there_is_named(void **state)
+static void test_an_interface_that_does_not_exist_is_named(void **state)
 {
     AddressList list;
     ExitCode code;
@@ -150,8 +150,8 @@ static void test_an_interface_that_is_not_there_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_listens_but_on_the_chosen_interface),
-        cmocka_unit_test(test_an_interface_that_is_not_there_is_named),
+        cmocka_unit_test(test_ranks_listen_only_on_the_chosen_interface),
+        cmocka_unit_test(test_an_interface_that_does_not_exist_is_named),
     };
     return cmocka_run_group_tests_name("meeting listens", tests, NULL, NULL);
 }

@@ -24,7 +24,7 @@ static void set(void *context, int i, MeetingOptions *o)
 }
 
 /* The table travels down a tree: rank 0, 16 ranks, 256 ranks, the rest. */
-static void test_500_processes_meet_agree_and_part(void **state)
+static void test_500_processes_connect_agree_and_leave(void **state)
 {
     char *folder = folder_new();
     int ranks = getenv("TEST_SAMPLE") ? 300 : RANKS, wrong = 0;
@@ -49,7 +49,7 @@ static void test_500_processes_meet_agree_and_part(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_500_processes_meet_agree_and_part),
+        cmocka_unit_test(test_500_processes_connect_agree_and_leave),
     };
     return cmocka_run_group_tests_name("meeting of hundreds", tests, NULL, NULL);
 }

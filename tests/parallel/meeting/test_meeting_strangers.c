@@ -169,7 +169,7 @@ static void attack(void *context, const pid_t *pid)
     }
 }
 
-static void test_strangers_are_not_let_in_and_delay_nobody(void **state)
+static void test_strangers_are_refused_and_delay_no_rank(void **state)
 {
     (void)state;
     for (int kind = 0; kind < KINDS; kind++) {
@@ -275,7 +275,7 @@ static void set_stale(void *context, int i, MeetingOptions *o)
 }
 
 /* A job that has died has left its file, and others have its ports now. */
-static void test_a_file_that_was_left_is_replaced(void **state)
+static void test_a_file_left_by_a_dead_job_is_replaced(void **state)
 {
     char *folder = folder_new(), *own = text_format("%s/own", folder), err[512];
     Rendezvous stale = {.at = {.count = 1}};
@@ -316,10 +316,10 @@ static void test_a_file_that_was_left_is_replaced(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_strangers_are_not_let_in_and_delay_nobody),
+        cmocka_unit_test(test_strangers_are_refused_and_delay_no_rank),
         cmocka_unit_test(test_other_programs_may_hold_all_ports_but_one),
         cmocka_unit_test(test_two_jobs_may_share_a_range_of_ports),
-        cmocka_unit_test(test_a_file_that_was_left_is_replaced),
+        cmocka_unit_test(test_a_file_left_by_a_dead_job_is_replaced),
     };
     return cmocka_run_group_tests_name("meeting strangers", tests, NULL, NULL);
 }

@@ -120,7 +120,7 @@ static double pass_on(Desk *d, Virtual *v, int size, const Bytes *table, double 
     return last;
 }
 
-static void test_ten_thousand_virtual_ranks_meet_within_bounds(void **state)
+static void test_ten_thousand_virtual_ranks_connect_within_bounds(void **state)
 {
     static const int sizes[] = {2, 17, 500, 10000, MEETING_MOST_RANKS};
     (void)state;
@@ -166,7 +166,7 @@ static void test_ten_thousand_virtual_ranks_meet_within_bounds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ten_thousand_virtual_ranks_meet_within_bounds),
+        cmocka_unit_test(test_ten_thousand_virtual_ranks_connect_within_bounds),
     };
     return cmocka_run_group_tests_name("meeting virtual", tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ static void a_trainer_allocates_the_snapshot_of_its_plan(void **state)
     allocates_its_plan(*state, "bf16.enabled=true");
 }
 
-static void nothing_is_planned_for_a_run_that_saves_only_at_its_end(void **state)
+static void no_snapshot_is_planned_for_a_run_that_saves_only_at_its_end(void **state)
 {
     static const char *const sets[][4] = {
         {"checkpoint.save_interval=0", "train_steps=8"},
@@ -134,7 +134,7 @@ static void decide(Comm *world, void *context)
         rank_wrong(world, "%zu available: %zu in all", *available, all.total);
 }
 
-static void saves_are_asynchronous_where_the_plan_has_room(void **state)
+static void saves_are_asynchronous_if_the_plan_has_room_for_a_snapshot(void **state)
 {
     (void)state;
     static const size_t available[] = {3299, 3300, 4000, 2000, 0};
@@ -156,7 +156,7 @@ static void decide_beside_a_device(Comm *world, void *context)
         rank_wrong(world, "%zu and %zu on the host", own.total, own.host);
 }
 
-static void on_a_device_the_hosts_memory_decides(void **state)
+static void with_a_gpu_the_hosts_memory_decides_about_asynchronous_saves(void **state)
 {
     (void)state;
     static const size_t snapshot[] = {100, SIZE_MAX / 2};
@@ -196,10 +196,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_trainer_allocates_the_snapshot_of_its_plan),
-        cmocka_unit_test(nothing_is_planned_for_a_run_that_saves_only_at_its_end),
+        cmocka_unit_test(no_snapshot_is_planned_for_a_run_that_saves_only_at_its_end),
         cmocka_unit_test(the_shares_of_all_ranks_are_the_checkpoint),
-        cmocka_unit_test(saves_are_asynchronous_where_the_plan_has_room),
-        cmocka_unit_test(on_a_device_the_hosts_memory_decides),
+        cmocka_unit_test(saves_are_asynchronous_if_the_plan_has_room_for_a_snapshot),
+        cmocka_unit_test(with_a_gpu_the_hosts_memory_decides_about_asynchronous_saves),
         cmocka_unit_test(states_on_the_host_leave_less_room_for_snapshots),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);

@@ -194,7 +194,7 @@ static void check_widest(const ScheduleSpec *spec)
     free(one);
 }
 
-static void test_one_evaluation_needs_as_much_room_as_any(void **state)
+static void test_the_widest_evaluation_needs_as_much_memory_as_all_together(void **state)
 {
     (void)state;
     for (int stages = 1; stages <= 16; stages++)
@@ -222,7 +222,7 @@ int main(void)
         cmocka_unit_test(test_slots_batches_and_buffers_match_the_order_of_actions),
         cmocka_unit_test(test_slots_of_random_sizes_match_the_order_of_actions),
         cmocka_unit_test(test_a_warm_up_needs_no_more_memory_than_a_step),
-        cmocka_unit_test(test_one_evaluation_needs_as_much_room_as_any),
+        cmocka_unit_test(test_the_widest_evaluation_needs_as_much_memory_as_all_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,7 +57,7 @@ static double predicted(int i)
     return seconds;
 }
 
-static void plans_are_near_the_steps_of_llm_c(void **state)
+static void planned_step_times_are_close_to_published_ones_of_llm_c(void **state)
 {
     double sum = 0, worst = 0;
     (void)state;
@@ -74,6 +74,7 @@ static void plans_are_near_the_steps_of_llm_c(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_are_near_the_steps_of_llm_c)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(planned_step_times_are_close_to_published_ones_of_llm_c)};
     return cmocka_run_group_tests_name("steps of llm.c", tests, NULL, NULL);
 }

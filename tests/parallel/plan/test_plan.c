@@ -162,7 +162,7 @@ static void test_a_long_step_equals_one_that_is_recorded_whole(void **state)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static void test_a_plan_fits_as_its_largest_stage_does(void **state)
+static void test_a_plan_fits_exactly_if_its_largest_stage_fits(void **state)
 {
     Hardware hardware = machine("h100");
     (void)state;
@@ -221,7 +221,7 @@ static void test_ranks_on_cpus_share_the_memory_of_their_node(void **state)
     config_free(config);
 }
 
-static void test_values_that_depend_on_the_device_are_those_of_the_machine_file(void **state)
+static void test_values_that_depend_on_the_device_follow_the_machine_file(void **state)
 {
     static const char *const none[6] = {NULL};
     const Hardware h100 = machine("h100"), a100 = machine("a100"), cpu = machine("cpu");
@@ -262,9 +262,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_parts_of_a_step_add_up_to_it),
         cmocka_unit_test(test_a_long_step_equals_one_that_is_recorded_whole),
-        cmocka_unit_test(test_a_plan_fits_as_its_largest_stage_does),
+        cmocka_unit_test(test_a_plan_fits_exactly_if_its_largest_stage_fits),
         cmocka_unit_test(test_ranks_on_cpus_share_the_memory_of_their_node),
-        cmocka_unit_test(test_values_that_depend_on_the_device_are_those_of_the_machine_file),
+        cmocka_unit_test(test_values_that_depend_on_the_device_follow_the_machine_file),
         cmocka_unit_test(test_a_config_for_another_kind_of_device_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

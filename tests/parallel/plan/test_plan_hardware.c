@@ -71,7 +71,7 @@ static void tf32_speeds_up_the_products(void **state)
 }
 
 /* A node writes what it can; the storage system is not faster for more nodes than fill it. */
-static void few_nodes_do_not_fill_the_storage(void **state)
+static void few_nodes_do_not_use_the_full_bandwidth_of_shared_storage(void **state)
 {
     (void)state;
     for (int nodes = 1; nodes <= 128; nodes *= 2) {
@@ -89,7 +89,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tf32_speeds_up_the_products),
-        cmocka_unit_test(few_nodes_do_not_fill_the_storage),
+        cmocka_unit_test(few_nodes_do_not_use_the_full_bandwidth_of_shared_storage),
     };
     return cmocka_run_group_tests_name("a plan's hardware", tests, NULL, NULL);
 }

@@ -77,7 +77,7 @@ static const char *const on[SETS] = {"checkpoint.async=true"}, *const off[SETS] 
 
 /* Of ten asynchronous saves the last one alone is waited for; of the others, the copy of what the
  * writer writes, which reads and writes memory. */
-static void training_waits_for_snapshots_alone(void **state)
+static void training_waits_only_for_snapshots(void **state)
 {
     (void)state;
     Hardware cpu = preset("cpu");
@@ -115,7 +115,7 @@ static void training_waits_for_the_disk_if_saves_are_synchronous(void **state)
 
 /* With one byte less than the snapshots need, saves are synchronous, and the plan says that one
  * byte is missing; it fits all the same. */
-static void the_plan_says_how_much_room_is_missing(void **state)
+static void the_plan_says_how_much_memory_a_snapshot_lacks(void **state)
 {
     (void)state;
     static const char *const machines[] = {"cpu", "h100"};
@@ -141,7 +141,7 @@ static void the_plan_says_how_much_room_is_missing(void **state)
 
 /* If a checkpoint takes 25 steps, a save after 10 waits for 15 until the one before it is written.
  * The last save comes 5 steps after the ninth, and so waits for 20. */
-static void a_save_waits_for_the_one_before_it(void **state)
+static void a_save_waits_for_the_previous_save(void **state)
 {
     (void)state;
     Hardware cpu = preset("cpu");
@@ -187,7 +187,7 @@ static void devices_copy_over_their_links(void **state)
 /* What the ranks divide, a writer receives in any save: training waits for that with the snapshot,
  * or with a save that is synchronous, as the last one of a run always is. Only the disk's share
  * can be pending. */
-static void saves_that_wait_receive_as_snapshots_do(void **state)
+static void synchronous_saves_receive_tensors_as_snapshots_do(void **state)
 {
     (void)state;
     static const struct {
@@ -223,12 +223,12 @@ static void saves_that_wait_receive_as_snapshots_do(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(training_waits_for_snapshots_alone),
+        cmocka_unit_test(training_waits_only_for_snapshots),
         cmocka_unit_test(training_waits_for_the_disk_if_saves_are_synchronous),
-        cmocka_unit_test(the_plan_says_how_much_room_is_missing),
-        cmocka_unit_test(a_save_waits_for_the_one_before_it),
+        cmocka_unit_test(the_plan_says_how_much_memory_a_snapshot_lacks),
+        cmocka_unit_test(a_save_waits_for_the_previous_save),
         cmocka_unit_test(devices_copy_over_their_links),
-        cmocka_unit_test(saves_that_wait_receive_as_snapshots_do),
+        cmocka_unit_test(synchronous_saves_receive_tensors_as_snapshots_do),
     };
     return cmocka_run_group_tests_name("a plan's saves", tests, NULL, NULL);
 }

@@ -220,7 +220,7 @@ static void free_runs(RecordedRun *recorded, int n)
 }
 
 /* With TEST_FIT: the constants in the table above are what the fit gives. */
-static void test_the_constants_are_those_of_the_fit(void **state)
+static void test_the_stored_constants_equal_the_result_of_the_fit(void **state)
 {
     (void)state;
     if (getenv("TEST_FIT") == NULL) skip_because("takes a minute; TEST_FIT=1 runs it");
@@ -283,7 +283,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_constants_are_physical),
         cmocka_unit_test(test_a_fit_finds_the_constants),
-        cmocka_unit_test(test_the_constants_are_those_of_the_fit),
+        cmocka_unit_test(test_the_stored_constants_equal_the_result_of_the_fit),
         cmocka_unit_test(test_published_runs_are_predicted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -230,7 +230,7 @@ static void test_a_sender_waits_for_a_receiver(void **state)
 
 /* Messages with both neighbours that are carried out together: the middle stage waits for the later
  * one, and its partners only for the middle stage. */
-static void test_messages_together_wait_for_all_partners(void **state)
+static void test_messages_sent_together_wait_for_all_peers(void **state)
 {
     (void)state;
     Step s = {.stages = 3};
@@ -270,7 +270,7 @@ static void test_messages_match_in_their_order(void **state)
 
 /* A collective of all stages begins when the last one arrives; one of a group inside a stage does
  * not wait for the other stages. */
-static void test_only_stages_of_a_group_meet(void **state)
+static void test_only_stages_of_the_same_group_wait_for_each_other(void **state)
 {
     (void)state;
     Step s = {.stages = 3};
@@ -327,9 +327,9 @@ int main(void)
         cmocka_unit_test(test_no_field_of_a_stage_is_left_out_of_a_sum),
         cmocka_unit_test(test_a_message_begins_when_both_sides_have_reached_it),
         cmocka_unit_test(test_a_sender_waits_for_a_receiver),
-        cmocka_unit_test(test_messages_together_wait_for_all_partners),
+        cmocka_unit_test(test_messages_sent_together_wait_for_all_peers),
         cmocka_unit_test(test_messages_match_in_their_order),
-        cmocka_unit_test(test_only_stages_of_a_group_meet),
+        cmocka_unit_test(test_only_stages_of_the_same_group_wait_for_each_other),
         cmocka_unit_test(test_tensor_parallel_sums_of_another_stage_are_bubble),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

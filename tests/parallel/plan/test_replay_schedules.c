@@ -187,7 +187,7 @@ static void compare_equal_stages(Case *c)
     compare(c, 0);
 }
 
-static void test_equal_stages_take_what_the_executor_takes(void **state)
+static void test_the_replay_of_equal_stages_takes_as_long_as_their_execution(void **state)
 {
     (void)state;
     each_schedule(compare_equal_stages);
@@ -205,7 +205,7 @@ static void compare_unequal_stages(Case *c)
     compare(c, 0.02);
 }
 
-static void test_unequal_stages_take_what_the_executor_takes(void **state)
+static void test_the_replay_of_unequal_stages_takes_as_long_as_their_execution(void **state)
 {
     (void)state;
     each_schedule(compare_unequal_stages);
@@ -222,7 +222,7 @@ static void check_bubble(Case *c)
     assert_true(fabs(t.bubble / t.replayed - schedule_bubble_share(&c->spec)) < 1e-9);
 }
 
-static void test_idle_time_is_the_schedule_s_bubble(void **state)
+static void test_idle_time_equals_the_bubble_of_the_schedule(void **state)
 {
     (void)state;
     each_schedule(check_bubble);
@@ -231,9 +231,9 @@ static void test_idle_time_is_the_schedule_s_bubble(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_stages_take_what_the_executor_takes),
-        cmocka_unit_test(test_unequal_stages_take_what_the_executor_takes),
-        cmocka_unit_test(test_idle_time_is_the_schedule_s_bubble),
+        cmocka_unit_test(test_the_replay_of_equal_stages_takes_as_long_as_their_execution),
+        cmocka_unit_test(test_the_replay_of_unequal_stages_takes_as_long_as_their_execution),
+        cmocka_unit_test(test_idle_time_equals_the_bubble_of_the_schedule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

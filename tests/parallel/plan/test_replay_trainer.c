@@ -139,7 +139,7 @@ static void run_row(const Folder *folder, size_t i, double *worst)
     rank_run_close(&run);
 }
 
-static void test_a_replayed_step_takes_what_the_trainer_takes(void **state)
+static void test_a_replayed_step_takes_as_long_as_the_trainers_step(void **state)
 {
     const size_t every = getenv("TEST_SAMPLE") ? 4 : 1;
     double worst = 0;
@@ -155,7 +155,7 @@ static void test_a_replayed_step_takes_what_the_trainer_takes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_replayed_step_takes_what_the_trainer_takes),
+        cmocka_unit_test(test_a_replayed_step_takes_as_long_as_the_trainers_step),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

@@ -57,7 +57,7 @@ static void assert_table(const char *text, const char *expected)
     history_free(&h);
 }
 
-static void the_table_joins_the_figures_of_a_step(void **unused)
+static void the_table_has_all_figures_of_a_step_in_one_row(void **unused)
 {
     (void)unused;
     assert_table(START("0") TRAIN("1", "2.5") TRAIN("2", "0.10000000000000001") SPEED("2", "99.5")
@@ -124,7 +124,7 @@ static void the_name_of_a_run_is_quoted_where_a_table_needs_it(void **unused)
     history_free(&h);
 }
 
-static void the_last_line_of_a_step_counts(void **unused)
+static void the_last_of_several_lines_about_a_step_is_used(void **unused)
 {
     (void)unused;
     /* repeated without a start */
@@ -300,7 +300,7 @@ static void a_step_after_the_last_possible_one_is_a_bad_line(void **unused)
 }
 
 /* The largest steps of a double give a plot that ends. */
-static void a_plot_of_the_largest_steps_ends(void **unused)
+static void a_plot_with_the_largest_step_numbers_terminates(void **unused)
 {
     (void)unused;
     TrainPoint point = {.step = (int64_t)1 << 53, .loss = 2};
@@ -356,11 +356,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_very_long_line_takes_no_memory), /* first: memory is a maximum */
         cmocka_unit_test(a_step_after_the_last_possible_one_is_a_bad_line),
-        cmocka_unit_test(a_plot_of_the_largest_steps_ends),
-        cmocka_unit_test(the_table_joins_the_figures_of_a_step),
+        cmocka_unit_test(a_plot_with_the_largest_step_numbers_terminates),
+        cmocka_unit_test(the_table_has_all_figures_of_a_step_in_one_row),
         cmocka_unit_test(sets_have_columns_and_plots_of_their_own),
         cmocka_unit_test(the_name_of_a_run_is_quoted_where_a_table_needs_it),
-        cmocka_unit_test(the_last_line_of_a_step_counts),
+        cmocka_unit_test(the_last_of_several_lines_about_a_step_is_used),
         cmocka_unit_test(lines_that_cannot_be_read_are_counted),
         cmocka_unit_test(the_exposed_communication_is_a_part_of_the_time),
         cmocka_unit_test(a_page_escapes_every_text_of_a_run),

@@ -52,7 +52,7 @@ static uint8_t *only_file(const char *pattern, size_t *size)
 /* Sizes of the records that this test writes: the first one, the start of a session, a figure. */
 enum { FIRST = 16 + 9 + 15, SESSION = 16 + 9 + 2 + 4, FIGURE = 16 + 9 + 2 + 4 + 6 + 5 };
 
-static void the_bytes_are_those_of_the_format(void **unused)
+static void the_bytes_follow_the_tensorboard_format(void **unused)
 {
     (void)unused;
     /* the length of the first record and its checksum, as TensorFlow and PyTorch write them */
@@ -99,7 +99,7 @@ static void a_text_is_a_tensor_of_one_string(void **unused)
     free(data);
 }
 
-static void a_file_that_ends_at_any_byte_keeps_its_whole_records(void **unused)
+static void a_file_truncated_at_any_byte_keeps_its_complete_records(void **unused)
 {
     (void)unused;
     size_t size;
@@ -143,7 +143,7 @@ static void a_resumed_run_cuts_its_own_events_back(void **unused)
     free(data);
 }
 
-static void a_run_that_begins_again_sets_its_events_aside(void **unused)
+static void a_run_that_starts_again_moves_its_old_events_to_another_file(void **unused)
 {
     (void)unused;
     size_t size;
@@ -205,11 +205,11 @@ int main(void)
 {
     log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_bytes_are_those_of_the_format),
+        cmocka_unit_test(the_bytes_follow_the_tensorboard_format),
         cmocka_unit_test(a_text_is_a_tensor_of_one_string),
-        cmocka_unit_test(a_file_that_ends_at_any_byte_keeps_its_whole_records),
+        cmocka_unit_test(a_file_truncated_at_any_byte_keeps_its_complete_records),
         cmocka_unit_test(a_resumed_run_cuts_its_own_events_back),
-        cmocka_unit_test(a_run_that_begins_again_sets_its_events_aside),
+        cmocka_unit_test(a_run_that_starts_again_moves_its_old_events_to_another_file),
         cmocka_unit_test(events_are_written_when_the_disk_has_room_again),
         cmocka_unit_test(a_folder_that_cannot_be_made_is_named),
     };

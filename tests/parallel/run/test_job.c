@@ -65,7 +65,7 @@ static void test_a_job_is_described(void **state)
     }
 }
 
-static void test_the_end_is_read(void **state)
+static void test_the_end_of_the_job_is_read(void **state)
 {
     static const struct {
         double left; /* the variable is so many seconds after now */
@@ -100,7 +100,7 @@ static void test_a_job_without_an_end_never_ends(void **state)
     }
 }
 
-static void test_an_end_that_is_no_time_is_refused(void **state)
+static void test_an_end_that_is_not_a_time_is_refused(void **state)
 {
     static const char *const values[] = {"tomorrow", "1800000600.5", "-1",
                                          "1e9",      " 5",           "9999999999999999999"};
@@ -143,7 +143,7 @@ static void test_a_run_stops_before_its_job_ends(void **state)
     assert_true(job_seconds(&job, 10000, 100) <= 0);
 }
 
-static void test_what_is_left_is_told(void **state)
+static void test_the_remaining_time_of_a_job_is_formatted(void **state)
 {
     static const struct {
         double left;
@@ -163,12 +163,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_job_is_described),
-        cmocka_unit_test(test_the_end_is_read),
+        cmocka_unit_test(test_the_end_of_the_job_is_read),
         cmocka_unit_test(test_a_job_without_an_end_never_ends),
-        cmocka_unit_test(test_an_end_that_is_no_time_is_refused),
+        cmocka_unit_test(test_an_end_that_is_not_a_time_is_refused),
         cmocka_unit_test(test_a_job_keeps_some_slack),
         cmocka_unit_test(test_a_run_stops_before_its_job_ends),
-        cmocka_unit_test(test_what_is_left_is_told),
+        cmocka_unit_test(test_the_remaining_time_of_a_job_is_formatted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,7 @@ static void rename_back(Run *run)
 
 /* The saves of a run whose folder was renamed fail, and so it ends with 74. No new folder appears
  * under the old name: it would lack the config, and no command could use it. */
-static void test_a_run_whose_folder_is_renamed_ends_with_74(void **state)
+static void test_a_run_whose_folder_is_renamed_exits_with_code_74(void **state)
 {
     (void)state;
     static const char *const said_so[] = {"was renamed or removed", "was replaced"};
@@ -69,7 +69,7 @@ static void lose_and_find_folder(Run *run)
     if (run->trainer.steps == 4) rename_back(run);
 }
 
-static void test_a_run_whose_folder_comes_back_goes_on(void **state)
+static void test_a_run_whose_folder_gets_its_name_back_continues(void **state)
 {
     (void)state;
     disturbance = (Disturbance){.kind = WORK_STEP, .act = lose_and_find_folder, .each = true};
@@ -83,8 +83,8 @@ static void test_a_run_whose_folder_comes_back_goes_on(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_run_whose_folder_is_renamed_ends_with_74),
-        cmocka_unit_test(test_a_run_whose_folder_comes_back_goes_on),
+        cmocka_unit_test(test_a_run_whose_folder_is_renamed_exits_with_code_74),
+        cmocka_unit_test(test_a_run_whose_folder_gets_its_name_back_continues),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

@@ -95,7 +95,7 @@ static void test_a_text_is_prepared_once_on_each_file_system(void **state)
 }
 
 /* If all see a prepared text, nobody prepares it. Without data a dry run goes on, on all ranks. */
-static void test_nobody_prepares_what_is_there(void **state)
+static void test_no_rank_prepares_text_that_is_already_prepared(void **state)
 {
     static Opening again = {"aabb", "....", "1111", "text.txt", NULL, false};
     static const Opening none = {"aabb", "....", "0000", "missing.txt", NULL, true};
@@ -158,7 +158,7 @@ static void make_slow(Opening *o)
 
 /* The text takes longer than the deadline of the ranks' other waits. Only the first rank of the
  * other machine says what it waits for. */
-static void test_ranks_wait_without_a_deadline_and_say_so(void **state)
+static void test_ranks_wait_without_a_deadline_and_print_that_they_wait(void **state)
 {
     Opening slow;
     (void)state;
@@ -258,8 +258,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_text_is_prepared_once_on_each_file_system),
-        cmocka_unit_test(test_nobody_prepares_what_is_there),
-        cmocka_unit_test(test_ranks_wait_without_a_deadline_and_say_so),
+        cmocka_unit_test(test_no_rank_prepares_text_that_is_already_prepared),
+        cmocka_unit_test(test_ranks_wait_without_a_deadline_and_print_that_they_wait),
         cmocka_unit_test(test_a_machine_that_does_not_see_the_run_folder_is_named),
         cmocka_unit_test(test_the_file_is_removed_if_another_rank_fails),
         cmocka_unit_test(test_a_run_folder_that_cannot_be_made_is_reported_first),

@@ -117,7 +117,7 @@ static void read_config_from_stdin(void)
 
 /* The same command would read the config from standard input again, so the message names the run's
  * folder instead. */
-static void test_a_stopped_run_whose_config_came_from_stdin_goes_on_from_its_folder(void **state)
+static void test_a_stopped_run_with_a_config_from_stdin_resumes_from_its_folder(void **state)
 {
     (void)state;
     disturb_step(3, ask_by_signal);
@@ -132,7 +132,7 @@ static void test_a_stopped_run_whose_config_came_from_stdin_goes_on_from_its_fol
 }
 
 /* The same command would be refused, because it asks for a new run in this folder. */
-static void test_a_stopped_run_with_resume_never_goes_on_from_its_folder(void **state)
+static void test_a_stopped_run_with_resume_never_is_not_resumed_from_its_folder(void **state)
 {
     (void)state;
     disturb_step(3, ask_by_signal);
@@ -174,7 +174,7 @@ static void interrupt_when_saved(Run *run)
 }
 
 /* Between two steps a save has ended that a thread wrote. */
-static void test_what_is_lost_after_a_save_beside_the_steps(void **state)
+static void test_after_an_asynchronous_save_a_second_signal_names_its_step(void **state)
 {
     (void)state;
     disturb_step(21, interrupt_when_saved);
@@ -293,7 +293,7 @@ static void test_no_checkpoint_is_removed_while_updates_are_skipped(void **state
 /* The run ends with exit code 88. Started again, it has no step left to make and ends with 88
  * again.
  */
-static void test_a_run_whose_last_loss_is_NaN_ends_with_88_also_when_restarted(void **state)
+static void test_a_run_whose_last_loss_is_NaN_exits_with_code_88_also_when_restarted(void **state)
 {
     (void)state;
     /* Without validation data only the training loss can be checked. */
@@ -367,15 +367,15 @@ int main(void)
         cmocka_unit_test(test_only_the_main_thread_accepts_signals),
         cmocka_unit_test(test_the_first_signal_prints_what_the_run_finishes_before_it_stops),
         cmocka_unit_test(test_a_stop_in_the_last_step_says_what_the_same_command_will_do),
-        cmocka_unit_test(test_a_stopped_run_whose_config_came_from_stdin_goes_on_from_its_folder),
-        cmocka_unit_test(test_a_stopped_run_with_resume_never_goes_on_from_its_folder),
+        cmocka_unit_test(test_a_stopped_run_with_a_config_from_stdin_resumes_from_its_folder),
+        cmocka_unit_test(test_a_stopped_run_with_resume_never_is_not_resumed_from_its_folder),
         cmocka_unit_test(test_a_second_signal_prints_which_steps_are_lost),
-        cmocka_unit_test(test_what_is_lost_after_a_save_beside_the_steps),
+        cmocka_unit_test(test_after_an_asynchronous_save_a_second_signal_names_its_step),
         cmocka_unit_test(test_a_signal_in_the_first_step_saves_that_step_and_stops),
         cmocka_unit_test(test_SIGHUP_stops_a_run_once),
         cmocka_unit_test(test_signals_that_a_run_was_started_to_ignore_do_not_stop_it),
         cmocka_unit_test(test_no_checkpoint_is_removed_while_updates_are_skipped),
-        cmocka_unit_test(test_a_run_whose_last_loss_is_NaN_ends_with_88_also_when_restarted),
+        cmocka_unit_test(test_a_run_whose_last_loss_is_NaN_exits_with_code_88_also_when_restarted),
         cmocka_unit_test(test_a_loss_far_above_uniform_guessing_warns_and_keeps_checkpoints),
         cmocka_unit_test(test_a_step_without_targets_is_skipped_and_the_run_continues),
     };

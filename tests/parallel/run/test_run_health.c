@@ -18,7 +18,7 @@
 
 /* Under the policy "warn" a spike is told and counted, and no weight differs: all later losses have
  * the bits of a run without the spike. */
-static void test_a_spike_changes_nothing_unless_a_policy_says_so(void **state)
+static void test_a_spike_changes_nothing_without_a_policy(void **state)
 {
     (void)state;
     for (int g = 0; g < PLANTED_GRIDS; g++) {
@@ -83,7 +83,7 @@ static void test_skipped_spikes_end_a_run_when_there_are_too_many(void **state)
 
 /* Under the policy "stop" a spike ends the run on all ranks. Its update is not applied, and the
  * checkpoints before it stay; nothing is saved after it. */
-static void test_stop_ends_with_88_and_keeps_the_last_checkpoint(void **state)
+static void test_the_stop_policy_exits_with_code_88_and_keeps_the_last_checkpoint(void **state)
 {
     (void)state;
     for (int g = 0; g < PLANTED_GRIDS; g++) {
@@ -110,7 +110,7 @@ static void test_stop_ends_with_88_and_keeps_the_last_checkpoint(void **state)
 }
 
 /* A start may allow fewer rollbacks than the run has made. */
-static void test_no_rollback_is_made_beyond_the_most(void **state)
+static void test_no_more_rollbacks_are_made_than_allowed(void **state)
 {
     (void)state;
     static Config config = {.health = {.policy = HEALTH_ROLLBACK, .max_rollbacks = 2}};
@@ -127,11 +127,11 @@ static void test_no_rollback_is_made_beyond_the_most(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_spike_changes_nothing_unless_a_policy_says_so),
+        cmocka_unit_test(test_a_spike_changes_nothing_without_a_policy),
         cmocka_unit_test(test_a_skipped_spike_is_like_gradients_that_are_not_finite),
         cmocka_unit_test(test_skipped_spikes_end_a_run_when_there_are_too_many),
-        cmocka_unit_test(test_stop_ends_with_88_and_keeps_the_last_checkpoint),
-        cmocka_unit_test(test_no_rollback_is_made_beyond_the_most),
+        cmocka_unit_test(test_the_stop_policy_exits_with_code_88_and_keeps_the_last_checkpoint),
+        cmocka_unit_test(test_no_more_rollbacks_are_made_than_allowed),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

@@ -58,7 +58,7 @@ static void test_the_start_says_on_which_machines_the_ranks_are(void **state)
 }
 
 /* The memory of a machine is that of its own ranks. The plan that leaves the least is printed. */
-static void test_the_plan_is_that_of_the_machine_with_the_least_memory_left(void **state)
+static void test_the_printed_plan_is_of_the_machine_with_the_least_free_memory(void **state)
 {
     (void)state;
     char *said = dry(3, two_and_one);
@@ -141,7 +141,7 @@ static void be_slow_and_stop(Run *run)
 }
 
 /* With steps of 1.5 seconds the ranks agree after steps 1 and 4. */
-static void test_they_agree_about_every_5_seconds(void **state)
+static void test_ranks_of_a_launcher_agree_about_every_5_seconds(void **state)
 {
     (void)state;
     disturbance = (Disturbance){
@@ -248,10 +248,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_start_says_on_which_machines_the_ranks_are),
-        cmocka_unit_test(test_the_plan_is_that_of_the_machine_with_the_least_memory_left),
+        cmocka_unit_test(test_the_printed_plan_is_of_the_machine_with_the_least_free_memory),
         cmocka_unit_test(test_all_ranks_agree_on_a_stop_every_stop_interval_steps),
         cmocka_unit_test(test_ranks_of_a_launcher_agree_less_often_when_steps_are_short),
-        cmocka_unit_test(test_they_agree_about_every_5_seconds),
+        cmocka_unit_test(test_ranks_of_a_launcher_agree_about_every_5_seconds),
         cmocka_unit_test(test_max_time_is_kept),
         cmocka_unit_test(test_ranks_exchange_nothing_between_steps_until_they_agree),
         cmocka_unit_test(test_a_divergence_ends_all_ranks_when_they_agree),

@@ -96,7 +96,7 @@ static void test_unknown_bits_per_byte_are_left_out(void **unused)
     run_result_free(&r);
 }
 
-static void test_damaged_sets_are_passed_over(void **unused)
+static void test_damaged_validation_sets_in_a_result_are_ignored(void **unused)
 {
     (void)unused;
     static const char *const sets[] = {"7", "[{\"targets\": 1}]", "{\"a\": 7, \"b\": null}",
@@ -117,7 +117,7 @@ int main(void)
         cmocka_unit_test(test_only_one_JSON_object_with_whole_counts_is_accepted_as_a_result),
         cmocka_unit_test(test_a_result_is_read_back_as_it_was_written),
         cmocka_unit_test(test_unknown_bits_per_byte_are_left_out),
-        cmocka_unit_test(test_damaged_sets_are_passed_over),
+        cmocka_unit_test(test_damaged_validation_sets_in_a_result_are_ignored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,7 +58,7 @@ static void each_step_once(const char *run)
 
 /* On every grid the run goes back to the checkpoint before the spike, leaves out the data since,
  * and has the bits of a run that never had these data. */
-static void test_a_rollback_has_the_bits_of_a_run_without_the_data(void **state)
+static void test_a_rollback_gives_the_same_bits_as_a_run_without_the_data(void **state)
 {
     (void)state;
     for (int g = 0; g < PLANTED_GRIDS; g++) {
@@ -133,7 +133,7 @@ static void end_and_go_on(int grid, const char *what, int signal_number, int64_t
 /* A run that is stopped or killed before the spike, after it, or after the next save goes the way
  * of one that was not, on every grid: also if the stop has saved a step between, and with only one
  * checkpoint to keep. Slow builds (TEST_SAMPLE) try a fifth of the cases, by turns. */
-static void test_a_rollback_is_made_again_after_a_stop_or_a_kill(void **state)
+static void test_a_rollback_is_repeated_after_a_stop_or_a_kill(void **state)
 {
     (void)state;
     static const struct {
@@ -217,7 +217,7 @@ static void test_rollbacks_to_one_checkpoint_add_up(void **state)
 }
 
 /* A run without a checkpoint before the event ends. */
-static void test_without_a_checkpoint_there_is_no_way_back(void **state)
+static void test_without_a_checkpoint_no_rollback_is_possible(void **state)
 {
     (void)state;
     plant_fault(EVENT, 1, false, 1, 0);
@@ -239,7 +239,7 @@ static void damage_the_newest(Run *run)
 
 /* If the checkpoint before the event is damaged, the run goes back to the one before that, on all
  * ranks. */
-static void test_a_damaged_checkpoint_is_passed_over(void **state)
+static void test_a_rollback_skips_a_damaged_checkpoint(void **state)
 {
     (void)state;
     plant_fault(EVENT, 1, false, 2, 1);
@@ -256,7 +256,7 @@ static void test_a_damaged_checkpoint_is_passed_over(void **state)
 
 /* Too many updates in a row that were skipped, and an overflow at the smallest loss scale, let the
  * run go back to a checkpoint before the first of them. */
-static void test_skipped_updates_let_a_run_go_back(void **state)
+static void test_skipped_updates_cause_a_rollback(void **state)
 {
     (void)state;
     plant_fault(14, 3, true, 1, 0);
@@ -279,7 +279,7 @@ static void test_skipped_updates_let_a_run_go_back(void **state)
 }
 
 /* Evaluations, samples and the best checkpoint of the steps that are made anew are forgotten. */
-static void test_evaluations_and_the_best_checkpoint_go_back_too(void **state)
+static void test_a_rollback_also_resets_evaluations_and_the_best_checkpoint(void **state)
 {
     (void)state;
     const char *const sets[] = {"train_steps=26",
@@ -308,7 +308,7 @@ static void test_evaluations_and_the_best_checkpoint_go_back_too(void **state)
 }
 
 /* A run that goes on as another grid after its rollback reads the same data. */
-static void test_another_grid_leaves_out_the_same_data(void **state)
+static void test_a_rollback_on_another_grid_skips_the_same_data(void **state)
 {
     (void)state;
     const char *precise = "fp64.enabled=true", *policy = "health.policy=rollback";
@@ -338,7 +338,7 @@ static void test_another_grid_leaves_out_the_same_data(void **state)
 
 /* Ranks that are processes read their records at times of their own, and go back together: without
  * a planted fault, at limits so low that noise is a spike. */
-static void test_processes_go_back_like_threads(void **state)
+static void test_ranks_that_are_processes_roll_back_like_threads(void **state)
 {
     (void)state;
     static const char *const kinds[] = {"--no-processes", "--processes"};
@@ -372,16 +372,16 @@ static void test_processes_go_back_like_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_rollback_has_the_bits_of_a_run_without_the_data),
-        cmocka_unit_test(test_a_rollback_is_made_again_after_a_stop_or_a_kill),
+        cmocka_unit_test(test_a_rollback_gives_the_same_bits_as_a_run_without_the_data),
+        cmocka_unit_test(test_a_rollback_is_repeated_after_a_stop_or_a_kill),
         cmocka_unit_test(test_too_many_rollbacks_end_the_run),
         cmocka_unit_test(test_rollbacks_to_one_checkpoint_add_up),
-        cmocka_unit_test(test_without_a_checkpoint_there_is_no_way_back),
-        cmocka_unit_test(test_a_damaged_checkpoint_is_passed_over),
-        cmocka_unit_test(test_skipped_updates_let_a_run_go_back),
-        cmocka_unit_test(test_evaluations_and_the_best_checkpoint_go_back_too),
-        cmocka_unit_test(test_another_grid_leaves_out_the_same_data),
-        cmocka_unit_test(test_processes_go_back_like_threads),
+        cmocka_unit_test(test_without_a_checkpoint_no_rollback_is_possible),
+        cmocka_unit_test(test_a_rollback_skips_a_damaged_checkpoint),
+        cmocka_unit_test(test_skipped_updates_cause_a_rollback),
+        cmocka_unit_test(test_a_rollback_also_resets_evaluations_and_the_best_checkpoint),
+        cmocka_unit_test(test_a_rollback_on_another_grid_skips_the_same_data),
+        cmocka_unit_test(test_ranks_that_are_processes_roll_back_like_threads),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

@@ -191,7 +191,7 @@ static void a_fault_in_the_middle_of_a_rollback_loses_no_step(void **state)
 }
 
 /* Rank 0 alone renames files; with it all ranks end, and go on. */
-static void so_does_a_fault_on_one_of_several_ranks(void **state)
+static void a_fault_on_one_of_several_ranks_in_a_rollback_loses_no_step(void **state)
 {
     (void)state;
     for (int g = 1; g < 3; g++) { /* dp, tp */
@@ -206,7 +206,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_fault_in_the_middle_of_a_rollback_loses_no_step),
-        cmocka_unit_test(so_does_a_fault_on_one_of_several_ranks),
+        cmocka_unit_test(a_fault_on_one_of_several_ranks_in_a_rollback_loses_no_step),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

@@ -266,7 +266,7 @@ static void test_the_last_line_of_metrics_says_how_the_run_ended(void **state)
 }
 
 /* The last training loss is finite, but the validation loss after it is NaN. */
-static void test_a_run_whose_last_validation_loss_is_NaN_ends_with_88(void **state)
+static void test_a_run_whose_last_validation_loss_is_NaN_exits_with_code_88(void **state)
 {
     (void)state;
     disturbance = (Disturbance){.kind = WORK_EVALUATION, .round = 3, .act = be_sick};
@@ -328,7 +328,7 @@ static void test_the_communication_table_has_every_group_of_ranks_that_was_used(
 }
 
 /* A checkpoint that the system does not let the program read may be whole, and stays the best. */
-static void test_only_a_damaged_best_checkpoint_is_given_up(void **state)
+static void test_only_a_damaged_best_checkpoint_is_dropped(void **state)
 {
     (void)state;
     static const struct {
@@ -348,7 +348,7 @@ static void test_only_a_damaged_best_checkpoint_is_given_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_only_a_damaged_best_checkpoint_is_given_up),
+        cmocka_unit_test(test_only_a_damaged_best_checkpoint_is_dropped),
         cmocka_unit_test(test_the_batch_line_names_data_parallel_ranks),
         cmocka_unit_test(test_the_ranks_line_names_every_axis),
         cmocka_unit_test(test_a_start_with_more_ranks_than_cores_says_they_take_turns),
@@ -357,7 +357,7 @@ int main(void)
         cmocka_unit_test(test_a_signal_during_a_sample_prints_what_is_finished_first),
         cmocka_unit_test(test_a_second_signal_in_an_evaluation_says_only_that_work_is_lost),
         cmocka_unit_test(test_the_last_line_of_metrics_says_how_the_run_ended),
-        cmocka_unit_test(test_a_run_whose_last_validation_loss_is_NaN_ends_with_88),
+        cmocka_unit_test(test_a_run_whose_last_validation_loss_is_NaN_exits_with_code_88),
         cmocka_unit_test(test_a_resume_prints_each_config_change_with_its_effect),
         cmocka_unit_test(test_the_communication_table_has_every_group_of_ranks_that_was_used),
     };

@@ -113,7 +113,7 @@ static void plain_run(const Folder *folder, const char *set, int64_t steps, Trai
     close_async(&o);
 }
 
-static void an_asynchronous_save_has_the_bits_of_its_step(void **state)
+static void an_asynchronous_save_contains_the_bits_of_its_own_step(void **state)
 {
     static const char *const sets[] = {"seed=1", "fp16.enabled=true",
                                        "zero_optimization.offload_optimizer.device=cpu"};
@@ -170,7 +170,7 @@ static void later_work_of_the_compute_stream_changes_nothing_that_is_saved(void 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_asynchronous_save_has_the_bits_of_its_step),
+        cmocka_unit_test(an_asynchronous_save_contains_the_bits_of_its_own_step),
         cmocka_unit_test(later_work_of_the_compute_stream_changes_nothing_that_is_saved),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);

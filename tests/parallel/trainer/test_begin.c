@@ -113,7 +113,7 @@ static void check(const Folder *folder, const char *const *sets, const char *wha
     fs_remove_tree(&fs_system, AT_FDCWD, at, err, sizeof err);
 }
 
-static void weights_of_a_checkpoint_train_like_weights_set_by_hand(void **state)
+static void weights_read_from_a_checkpoint_train_like_weights_set_by_hand(void **state)
 {
     check(*state, (const char *[]){NULL}, "f32");
     check(*state, (const char *[]){"fp64.enabled=true", NULL}, "f64");
@@ -126,7 +126,7 @@ static void weights_of_a_checkpoint_train_like_weights_set_by_hand(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(weights_of_a_checkpoint_train_like_weights_set_by_hand),
+        cmocka_unit_test(weights_read_from_a_checkpoint_train_like_weights_set_by_hand),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

@@ -122,7 +122,7 @@ static void check_rank(int rank, bool stages)
     assert_true(in_unit > 50);
 }
 
-static void test_the_entries_of_all_ranks_fit_together(void **state)
+static void test_the_recorded_entries_of_all_ranks_are_consistent(void **state)
 {
     static const char *const grids[][3] = {
         {"parallel.pipeline=2", "parallel.tensor=2"},
@@ -164,7 +164,7 @@ static void train_alone(const Folder *folder, bool with, Trained *out)
     training_close(&t);
 }
 
-static void test_a_flight_changes_no_bit(void **state)
+static void test_the_flight_recorder_changes_no_bit(void **state)
 {
     Trained with, without;
     train_alone(*state, true, &with);
@@ -185,7 +185,7 @@ static int works(const Flight *f, FlightWork work)
 }
 
 /* Each micro-batch is awaited, in steps and in evaluations. */
-static void test_waits_for_data_are_noted(void **state)
+static void test_waits_for_data_are_recorded(void **state)
 {
     static const char *const sets[] = {"gradient_accumulation_steps=2", NULL};
     Opened o;
@@ -199,7 +199,7 @@ static void test_waits_for_data_are_noted(void **state)
 }
 
 /* What a resume reads. */
-static void test_reading_a_checkpoint_is_noted(void **state)
+static void test_reading_a_checkpoint_is_recorded(void **state)
 {
     static const char *const sets[] = {NULL};
     const Folder *folder = *state;
@@ -220,7 +220,7 @@ static void test_reading_a_checkpoint_is_noted(void **state)
 }
 
 /* Each print, and each line of a file. */
-static void test_prints_and_writes_are_noted(void **state)
+static void test_prints_and_writes_are_recorded(void **state)
 {
     const Folder *folder = *state;
     char err[512];
@@ -250,11 +250,11 @@ static void test_prints_and_writes_are_noted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_entries_of_all_ranks_fit_together),
-        cmocka_unit_test(test_a_flight_changes_no_bit),
-        cmocka_unit_test(test_waits_for_data_are_noted),
-        cmocka_unit_test(test_reading_a_checkpoint_is_noted),
-        cmocka_unit_test(test_prints_and_writes_are_noted),
+        cmocka_unit_test(test_the_recorded_entries_of_all_ranks_are_consistent),
+        cmocka_unit_test(test_the_flight_recorder_changes_no_bit),
+        cmocka_unit_test(test_waits_for_data_are_recorded),
+        cmocka_unit_test(test_reading_a_checkpoint_is_recorded),
+        cmocka_unit_test(test_prints_and_writes_are_recorded),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

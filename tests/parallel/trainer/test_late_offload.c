@@ -37,7 +37,7 @@ static bool is_of_updates(const LateSite *site)
     return strcmp(site->stream, "update") == 0 || strcmp(site->other, "update") == 0;
 }
 
-static void test_bug_31_late_updates_of_states_on_the_host_are_waited_for(void **state)
+static void test_bug_31_the_step_waits_for_late_updates_of_offloaded_states(void **state)
 {
     static LateSites sites;
     int by = getenv("TEST_SAMPLE") ? 3 : 1, found = 0;
@@ -61,7 +61,7 @@ static void test_bug_31_late_updates_of_states_on_the_host_are_waited_for(void *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_31_late_updates_of_states_on_the_host_are_waited_for),
+        cmocka_unit_test(test_bug_31_the_step_waits_for_late_updates_of_offloaded_states),
     };
     return cmocka_run_group_tests_name("late offload", tests, trainer_folder_setup,
                                        trainer_folder_teardown);

@@ -51,7 +51,7 @@ static void train_on(RankRun *run, const Folder *folder, const char *map, int ex
         assert_int_equal(lead.most[r], expected);
 }
 
-static void test_the_host_is_two_steps_ahead_where_a_network_is_between(void **state)
+static void test_the_host_runs_two_steps_ahead_if_ranks_are_connected_by_a_network(void **state)
 {
     static RankRun one, two;
     late_devices(true);
@@ -66,7 +66,7 @@ static void test_the_host_is_two_steps_ahead_where_a_network_is_between(void **s
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_host_is_two_steps_ahead_where_a_network_is_between),
+        cmocka_unit_test(test_the_host_runs_two_steps_ahead_if_ranks_are_connected_by_a_network),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

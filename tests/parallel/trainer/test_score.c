@@ -128,7 +128,7 @@ static const struct {
     {"tp 2 x pp 2", {"parallel.tensor=2", "parallel.pipeline=2"}, 4},
 };
 
-static void test_losses_of_completions_are_those_of_a_plain_computation(void **state)
+static void test_losses_of_completions_equal_those_of_a_plain_computation(void **state)
 {
     Opened o;
     Case c = {0};
@@ -150,7 +150,7 @@ static void test_losses_of_completions_are_those_of_a_plain_computation(void **s
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_losses_of_completions_are_those_of_a_plain_computation),
+        cmocka_unit_test(test_losses_of_completions_equal_those_of_a_plain_computation),
     };
     return cmocka_run_group_tests_name("score", tests, trainer_folder_setup,
                                        trainer_folder_teardown);

@@ -44,7 +44,7 @@ static void assert_close(const ZeroResult *a, const ZeroResult *b, const ZeroCas
 
 /* Several ranks with one micro-batch each equal one rank with as many micro-batches, for every
  * shape. */
-static void test_several_ranks_give_the_results_of_one(void **state)
+static void test_several_ranks_give_the_same_results_as_one(void **state)
 {
     (void)state;
     for (int i = 0; i < ZERO_SHAPES; i++) {
@@ -65,7 +65,7 @@ static void test_several_ranks_give_the_results_of_one(void **state)
 
 /* Every weight is updated by some rank: with weight decay on all rows, each one has changed after a
  * step. */
-static void test_bug_35_36_every_weight_moves(void **state)
+static void test_bug_35_36_every_weight_is_updated(void **state)
 {
     (void)state;
     for (int i = 0; i < ZERO_SHAPES; i++) {
@@ -321,8 +321,8 @@ static void test_a_limit_too_small_for_two_units_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_several_ranks_give_the_results_of_one),
-        cmocka_unit_test(test_bug_35_36_every_weight_moves),
+        cmocka_unit_test(test_several_ranks_give_the_same_results_as_one),
+        cmocka_unit_test(test_bug_35_36_every_weight_is_updated),
         cmocka_unit_test(test_stages_0_and_1_have_the_same_bits),
         cmocka_unit_test(test_stages_have_the_same_bits_with_one_micro_batch),
         cmocka_unit_test(test_stages_are_close_with_several_micro_batches),
