@@ -223,9 +223,11 @@ train: $(BUILD)/train
 
 # Under ASan, where scripts start it often, the program starts in four fifths of the time if UBSan's tables need no relocation.
 NO_PIE   := $(if $(filter asan0 asan1,$(FLAVOUR)$(CUDA)),-no-pie)
-$(BUILD)/train: $(PROGRAM_OBJECTS) $(BUILD)/cuda $(NCCL) $(DOOR)
+# With a sanitizer, a fork waits until the other threads sleep.
+FORKS    := $(if $(SAN),$(COMMON)/tests/support/quiet_forks.o)
+$(BUILD)/train: $(PROGRAM_OBJECTS) $(FORKS) $(BUILD)/cuda $(NCCL) $(DOOR)
 	@echo "  LINK  $@"
-	$(Q)$(CC) $(SAN) $(NO_PIE) -o $@ $(PROGRAM_OBJECTS) $(LDLIBS) $(call find_in)
+	$(Q)$(CC) $(SAN) $(NO_PIE) -o $@ $(PROGRAM_OBJECTS) $(FORKS) $(LDLIBS) $(call find_in)
 
 CJSON_MISSING := cJSON is missing: apt-get install libcjson-dev, or make CJSON_PREFIX=/where/it/is
 CMOCKA_MISSING := cmocka is missing: apt-get install libcmocka-dev, or make CMOCKA_PREFIX=/where/it/is

@@ -1,0 +1,108 @@
+/* test_quiet_forks.c -- tests that programs with a sanitizer fork only while their other threads
+ * sleep. */
+#include "tests/support/quiet_forks.h"
+#include "tests/support/support.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
+
+/* A thread that computes for 20 ms, or until it is told to stop, and then sleeps. */
+typedef struct {
+    pthread_t thread;
+    bool forever;
+    atomic_bool busy, stop;
+    int wake[2];
+} Worker;
+
+static void *work(void *context)
+{
+    Worker *w = context;
+    char byte;
+    clock_t until = clock() + CLOCKS_PER_SEC / 50; /* of processor time */
+    while (w->forever ? !atomic_load(&w->stop) : clock() < until)
+        free(malloc(100)); /* with a sanitizer, it often owns a lock */
+    atomic_store(&w->busy, false);
+    return read(w->wake[0], &byte, 1) == 1 ? NULL : w;
+}
+
+static Worker *worker_start(bool forever)
+{
+    Worker *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    w->forever = forever;
+    atomic_store(&w->busy, true);
+    assert_int_equal(pipe(w->wake), 0);
+    assert_int_equal(pthread_create(&w->thread, NULL, work, w), 0);
+    return w;
+}
+
+static void worker_end(Worker *w)
+{
+    void *result = w;
+    atomic_store(&w->stop, true);
+    assert_int_equal(write(w->wake[1], "", 1), 1);
+    assert_int_equal(pthread_join(w->thread, &result), 0);
+    assert_null(result);
+    close(w->wake[0]);
+    close(w->wake[1]);
+    free(w);
+}
+
+static void test_it_waits_until_the_other_threads_sleep(void **state)
+{
+    (void)state;
+    Worker *first = worker_start(false), *second = worker_start(false);
+    assert_true(quiet_forks_wait(60));
+    assert_false(atomic_load(&first->busy) || atomic_load(&second->busy));
+    worker_end(first);
+    worker_end(second);
+}
+
+static void test_it_gives_up_on_a_thread_that_never_sleeps(void **state)
+{
+    (void)state;
+    Worker *w = worker_start(true);
+    assert_false(quiet_forks_wait(0.05));
+    worker_end(w);
+}
+
+static void test_the_caller_need_not_sleep(void **state)
+{
+    (void)state;
+    assert_true(quiet_forks_wait(1));
+}
+
+/* In the child, the copy of `busy` tells what the thread did during the fork. */
+static void test_a_fork_waits_if_there_is_a_sanitizer(void **state)
+{
+    (void)state;
+    int status = 0;
+    Worker *w = worker_start(false);
+    pid_t child = fork();
+    if (child == 0) _exit(atomic_load(&w->busy) ? 1 : 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (__sanitizer_set_death_callback) assert_int_equal(WEXITSTATUS(status), 0);
+    worker_end(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_it_waits_until_the_other_threads_sleep),
+        cmocka_unit_test(test_it_gives_up_on_a_thread_that_never_sleeps),
+        cmocka_unit_test(test_the_caller_need_not_sleep),
+        cmocka_unit_test(test_a_fork_waits_if_there_is_a_sanitizer),
+    };
+    return cmocka_run_group_tests_name("quiet forks", tests, NULL, NULL);
+}

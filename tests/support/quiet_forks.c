@@ -1,0 +1,75 @@
+/* quiet_forks.c -- implements quiet_forks.h with the states of threads in /proc/self/task and
+ * pthread_atfork. This file is also linked into the sanitizer builds of ./train. */
+#include "tests/support/quiet_forks.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Exists only in programs that are built with a sanitizer. */
+void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
+
+/* Returns true if a thread of this process sleeps or has ended. Adds to *switches how often it has
+ * been taken off its core. */
+static bool sleeps(const char *thread, uint64_t *switches)
+{
+    char path[64], line[128], state = 'X';
+    unsigned long long n;
+    snprintf(path, sizeof path, "/proc/self/task/%.20s/status", thread);
+    FILE *f = fopen(path, "r");
+    if (f == NULL) return true;
+    while (fgets(line, sizeof line, f)) {
+        sscanf(line, "State: %c", &state);
+        if (sscanf(line, "voluntary_ctxt_switches: %llu", &n) == 1 ||
+            sscanf(line, "nonvoluntary_ctxt_switches: %llu", &n) == 1)
+            *switches += n;
+    }
+    fclose(f);
+    return strchr("STtZX", state) != NULL;
+}
+
+/* Returns true if each thread but the caller was asleep when it was looked at. Stores their number
+ * and the number of their switches, which change if a thread has begun, ended or run. */
+static bool all_sleep(uint64_t *threads, uint64_t *switches)
+{
+    bool all = true;
+    DIR *folder = opendir("/proc/self/task");
+    *threads = *switches = 0;
+    if (folder == NULL) return true;
+    for (struct dirent *e; (e = readdir(folder)) != NULL;) {
+        if (e->d_name[0] == '.' || atoi(e->d_name) == gettid()) continue;
+        *threads += 1;
+        all = sleeps(e->d_name, switches) && all;
+    }
+    closedir(folder);
+    return all;
+}
+
+bool quiet_forks_wait(double seconds)
+{
+    enum { MICROSECONDS = 200 };
+    uint64_t threads[2], switches[2];
+    for (double waited = 0; waited <= seconds; waited += 1e-6 * MICROSECONDS) {
+        /* A thread that was asleep may have woken while the others were looked at. If the numbers
+         * are the same the second time, none has, and all slept at once. */
+        if (all_sleep(&threads[0], &switches[0]) && all_sleep(&threads[1], &switches[1]) &&
+            threads[0] == threads[1] && switches[0] == switches[1])
+            return true;
+        usleep(MICROSECONDS);
+    }
+    return false;
+}
+
+static void before_fork(void)
+{
+    quiet_forks_wait(0.5);
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+    if (__sanitizer_set_death_callback) pthread_atfork(before_fork, NULL, NULL);
+}
