@@ -50,6 +50,15 @@ reasons() {
     grep -E '^skipped: ' "$1" | sort | uniq -c | sed -E 's/^ *([0-9]+) (.*)/\2 (\1)/'
 }
 
+# what_failed LOG CODE: prints a line for the program and one for each failed test
+what_failed() {
+    if [ "$2" -eq 124 ]; then
+        echo "stopped after $limit seconds$(sed -n 's/^\[ RUN      \] /, last begun: /p' "$1" | tail -n 1)"
+    fi
+    echo "exit code $2"
+    grep -E '^not ok |^\[  FAILED  \] [^0-9]|^\[   LINE   \] ' "$1" | sort -u | head -n 20
+}
+
 # tell LOG CODE SECONDS PROCESSOR_SECONDS NAME PROGRAM: prints the program's result and, if it failed, the end of its output
 tell() {
     local log=$1 code=$2 seconds=$3 busy=$4 name=$5 word=ok kind=program passed failed skipped why
@@ -66,8 +75,10 @@ tell() {
     printf '%-4s %-34s %4d passed %3d failed %3d skipped %7s s %7s s busy\n' $word "$name" "$passed" "$failed" "$skipped" "$seconds" "$busy"
     [ "$why" -eq 0 ] || reasons "$log" | sed 's/^/     /'
     if [ "$failed" -ne 0 ]; then
-        [ "$code" -eq 124 ] && echo "     stopped after $limit seconds$(sed -n 's/^\[ RUN      \] /, last begun: /p' "$log" | tail -n 1)"
-        echo "     exit code $code; its last lines:"
+        what_failed "$log" "$code" >"$log.failed"
+        sed 's/^/     /' "$log.failed"
+        sed "s|^|$name: |" "$log.failed" >>"$folder/failed"
+        echo "     its last lines:"
         grep -vE '^\[ RUN      \]|^\[       OK \]' "$log" | tail -n 60 | sed 's/^/     | /'
     fi
     echo "$seconds $busy $passed $failed $skipped $name" >>"$results"
@@ -146,5 +157,7 @@ run_all "${JOBS:-1}" "${computing[@]}" &
 wait $! || bad=1
 wait $waiters || bad=1
 
+# Once more, because the results of later programs may be all that is left of a long log.
+if [ -s "$folder/failed" ]; then echo "== failed" && cat "$folder/failed"; fi
 [ -n "${RESULTS:-}" ] || awk '{ p += $3; f += $4; s += $5 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s }' "$results"
 exit $bad

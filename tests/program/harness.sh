@@ -31,6 +31,12 @@ echo "[  PASSED  ] 1 test(s)."; echo "[  SKIPPED ] 2 test(s), listed below:"'
 harness good.sh 0 "1 passed, 0 failed, 1 skipped" 'echo "ok one"; echo "ok two # SKIP no sun"'
 check "harness: the reason for a skip in good.sh is printed" grep -qx ' *ok two # SKIP no sun' output
 harness bad.sh 1 "1 passed, 1 failed, 0 skipped" 'echo "ok one"; echo "not ok two"; exit 1'
+harness far.sh 1 "80 passed, 1 failed, 0 skipped" 'echo "not ok far: it is"; seq -f "ok %g" 80; exit 1'
+check "harness: a failed test is named with its program's result" grep -qx "     not ok far: it is" output
+check "harness: a failed test is named again before the last line" test "$(tail -n 4 output)" = "== failed
+far.sh: exit code 1
+far.sh: not ok far: it is
+80 passed, 1 failed, 0 skipped"
 harness short.sh 1 "1 passed, 1 failed, 0 skipped" 'echo "ok one"; exit 3'
 expect_code "harness: run_tests.sh without a program exits with code 64" 64 "$run_tests"
 expect_code "harness: a missing program exits with code 1" 1 "$run_tests" ./nobody
