@@ -14,13 +14,19 @@ enum { BLAMED_BYTES = RANK_LIST_BYTES + RANK_HOSTS_BYTES + 8 };
 /* Only NCCL's own log can explain why a call does not end although all ranks have arrived at it. */
 static const char details[] = "run with NCCL_DEBUG=INFO for details";
 
+double deadline_passed(double start, double seconds)
+{
+    const double late = 0.05;
+    return fmin(seconds_now() - start, seconds + late);
+}
+
 double deadline_sleep(pthread_cond_t *condition, pthread_mutex_t *mutex, double seconds)
 {
     double start = seconds_now(), end = start + seconds;
     struct timespec until = {.tv_sec = (time_t)end};
     until.tv_nsec = (long)((end - (double)until.tv_sec) * 1e9);
     pthread_cond_timedwait(condition, mutex, &until);
-    return fmin(seconds, seconds_now() - start);
+    return deadline_passed(start, seconds);
 }
 
 /* ---- error messages -------------------------------------------------------------------------- */

@@ -8,9 +8,14 @@
 
 #include <pthread.h>
 
+/* Returns how many of the seconds since `start` count against a deadline, if this thread has slept
+ * since then and wanted to wake after `seconds`. On a busy machine it wakes late, and this time
+ * counts, too. But if the process was stopped (SIGSTOP), so were its peers perhaps, and it wakes up
+ * much later: so at most a twentieth of a second more than `seconds` counts. */
+double deadline_passed(double start, double seconds);
+
 /* Waits for the condition, which uses CLOCK_MONOTONIC, for at most `seconds`. Returns how many
- * seconds count against a deadline, which is never more than `seconds`: if the process was stopped
- * (SIGSTOP), so were its peers, and it may wake up much later. */
+ * seconds count against a deadline (deadline_passed). */
 double deadline_sleep(pthread_cond_t *condition, pthread_mutex_t *mutex, double seconds);
 
 /* The rank that prints during the run. While it is blocked in a write to a console that nobody

@@ -1,6 +1,6 @@
-/* quiet_forks.h -- lets programs that are built with a sanitizer fork only while their other threads
- * sleep. The allocators of AddressSanitizer and ThreadSanitizer have locks. A thread that owns one
- * during a fork does not exist in the child, so the child would wait for the lock forever.
+/* quiet_forks.h -- lets programs that are built with a sanitizer fork only while their other
+ * threads sleep. The allocators of AddressSanitizer and ThreadSanitizer have locks. A thread that
+ * owns one during a fork does not exist in the child, so the child would wait for the lock forever.
  * Without a sanitizer nothing is needed, because glibc takes its own allocator's locks before a
  * fork. */
 #ifndef TESTS_SUPPORT_QUIET_FORKS_H

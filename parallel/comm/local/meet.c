@@ -9,7 +9,7 @@
 #include <sched.h>
 
 /* A wait is slept in at least this many slices of parallel.timeout, none longer than a second. If
- * the process is stopped meanwhile, at most one slice counts. */
+ * the process is stopped meanwhile, at most one slice counts, and what deadline_passed adds. */
 enum { SLICES = 16 };
 
 static bool same_call(const LocalGroup *group, const LocalCall *a, const LocalCall *b)

@@ -2,6 +2,7 @@
  * order of sends and receives can deadlock the ranks. */
 #include "model/core/clock.h"
 #include "model/core/min_max.h"
+#include "parallel/comm/deadline.h"
 #include "parallel/comm/socket/world.h"
 
 #include <math.h>
@@ -237,8 +238,7 @@ void socket_drive(Comm *comm, int members, SocketExpects expects)
         poll(pass->fd, (nfds_t)pass->n, limit);
         double seconds = seconds_now() - start;
         comm->waited += seconds;
-        /* If the process was stopped meanwhile, at most `limit` counts. */
-        lost = gone ? lost + fmin(seconds, 1e-3 * limit) : 0;
+        lost = gone ? lost + deadline_passed(start, 1e-3 * limit) : 0;
         if (lost > LOST_SECONDS)
             fail(EXIT_PEER_LOST, "group %s: rank %d has lost its connection to another rank",
                  group->share.name, group->world->rank);

@@ -11,7 +11,7 @@
 static const double REPORT = 1;
 /* A silent rank counts as lost this many seconds after the timeout: more than the second between
  * two of its packets. */
-static const double SILENT = 1.5;
+static const double SILENT = 1.2;
 /* For how many seconds a message may be blocked by a console that nobody reads. */
 enum { SECONDS_TO_PRINT = 4 };
 

@@ -305,9 +305,7 @@ void socket_hub_main(SocketHub *hub)
     while (!atomic_load(&service->stop) || hub->left < hub->ranks - 1) {
         double seconds = look_after(hub, soon), start = seconds_now();
         listen_for(hub, seconds);
-        /* If the process was stopped meanwhile, at most `seconds` counts: its peers may have been
-         * stopped, too. */
-        double passed = fmin(seconds_now() - start, seconds);
+        double passed = deadline_passed(start, seconds);
         watched_pass(passed);
         /* A sign of life for the others. They measure how long this process is silent, so time in
          * which it was stopped counts. */

@@ -148,7 +148,7 @@ static void wait_at_the_end(SocketService *service)
     pthread_mutex_unlock(&service->mutex);
     double start = seconds_now();
     poll(fd, (nfds_t)n, (int)(1000 * period));
-    pass_time(service, fmin(seconds_now() - start, period));
+    pass_time(service, deadline_passed(start, period));
     listen_to_others(service);
     socket_above_watch(service);
 }
@@ -188,8 +188,7 @@ static void rank_main(SocketService *service)
                look = look_within(service, period);
         uint64_t times;
         bool due = poll(fd, (nfds_t)n, (int)ceil(1000 * look)) <= 0 && look >= period;
-        /* If the process was stopped meanwhile, at most `look` counts. */
-        pass_time(service, fmin(seconds_now() - start, look));
+        pass_time(service, deadline_passed(start, look));
         if (fd[0].revents && read(service->wake, &times, sizeof times) < 0) continue;
         due = due || fd[0].revents || fd[1].revents || fd[2].revents;
         send_wish(service);

@@ -2,8 +2,11 @@
  * system that suspends a job). No rank could have arrived meanwhile, so this time must not count as
  * waiting. */
 #include "model/core/check.h"
+#include "model/core/clock.h"
+#include "parallel/comm/deadline.h"
 #include "tests/support/grid/rank_ends.h"
 
+#include <math.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -106,10 +109,23 @@ static void test_time_while_the_process_is_stopped_does_not_count_as_waiting(voi
     }
 }
 
+/* On a busy machine every sleep is late; if the lateness did not count, a thread that sleeps 10 ms
+ * at a time would notice a deadline much too late. */
+static void test_a_late_wake_counts_but_a_stop_counts_for_50_ms_at_most(void **state)
+{
+    (void)state;
+    double now = seconds_now();
+    assert_true(deadline_passed(now - 1e-3, 100) >= 1e-3);
+    assert_true(deadline_passed(now - 0.04, 0.01) >= 0.04);
+    assert_true(fabs(deadline_passed(now - 100, 0.01) - 0.06) < 1e-9);
+    assert_true(fabs(deadline_passed(now - 100, 1) - 1.05) < 1e-9);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_time_while_the_process_is_stopped_does_not_count_as_waiting),
+        cmocka_unit_test(test_a_late_wake_counts_but_a_stop_counts_for_50_ms_at_most),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
