@@ -224,7 +224,7 @@ train: $(BUILD)/train
 # Under ASan, where scripts start it often, the program starts in four fifths of the time if UBSan's tables need no relocation.
 NO_PIE   := $(if $(filter asan0 asan1,$(FLAVOUR)$(CUDA)),-no-pie)
 # With a sanitizer, a fork waits until the other threads sleep.
-FORKS    := $(if $(SAN),$(COMMON)/tests/support/quiet_forks.o)
+FORKS    := $(if $(SAN),$(COMMON)/tests/support/sleeping_threads.o)
 $(BUILD)/train: $(PROGRAM_OBJECTS) $(FORKS) $(BUILD)/cuda $(NCCL) $(DOOR)
 	@echo "  LINK  $@"
 	$(Q)$(CC) $(SAN) $(NO_PIE) -o $@ $(PROGRAM_OBJECTS) $(FORKS) $(LDLIBS) $(call find_in)

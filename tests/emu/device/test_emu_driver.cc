@@ -3,14 +3,15 @@
 #include "model/kernels/cuda/kernel.cuh"
 #include "tests/emu/device/emu.h"
 #include "tests/emu/device/last_words.h"
+extern "C" {
+#include "tests/support/sleeping_threads.h"
+}
 
 #include <atomic>
 #include <initializer_list>
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
-
-enum { SHORT = 30 /* milliseconds in which a call that waits for nobody returns */ };
 
 static std::atomic<bool> released, returned, enqueued;
 static int *memory[2]; /* of each device */
@@ -31,17 +32,11 @@ static cudaStream_t stream_create(void)
     return made;
 }
 
-static void pause_for(int milliseconds)
-{
-    struct timespec time = {0, milliseconds * 1000000L};
-    nanosleep(&time, NULL);
-}
-
 /* Stands for a collective of device 0 that waits for a rank. */
 static void wait_for_release(void *)
 {
     while (!released)
-        pause_for(1);
+        usleep(1000);
 }
 
 static void call_malloc(void)
@@ -115,10 +110,10 @@ static bool waits(const char *mode, void (*call)(void), bool *locked)
     released = returned = enqueued = false;
     CUDA_CHECK(cudaLaunchHostFunc(stream[0], wait_for_release, NULL));
     assert_int_equal(pthread_create(&caller, NULL, run_call, (void *)call), 0);
-    pause_for(SHORT);
+    assert_true(other_threads_sleep(60));
     bool waited = !returned;
     assert_int_equal(pthread_create(&other, NULL, run_launch, NULL), 0);
-    pause_for(SHORT);
+    assert_true(other_threads_sleep(60));
     *locked = !enqueued;
     released = true;
     pthread_join(caller, NULL);
@@ -126,7 +121,7 @@ static bool waits(const char *mode, void (*call)(void), bool *locked)
     return waited;
 }
 
-static void test_memory_calls_and_first_launches_wait_for_all_devices_and_may_lock(void **)
+static void test_memory_calls_and_first_launches_wait_and_lock_as_the_mode_says(void **)
 {
     static const struct {
         const char *mode;
@@ -199,7 +194,7 @@ static void test_a_query_of_an_event_may_block_until_it_is_complete(void **)
         CUDA_CHECK(cudaEventRecord(event, stream[0]));
         assert_int_equal(pthread_create(&asker, NULL, run_query, event), 0);
         if (blocks)
-            pause_for(SHORT);
+            assert_true(other_threads_sleep(60));
         else
             pthread_join(asker, NULL);
         assert_int_equal(returned, !blocks);
@@ -211,7 +206,7 @@ static void test_a_query_of_an_event_may_block_until_it_is_complete(void **)
     CUDA_CHECK(cudaEventDestroy(event));
 }
 
-static void test_a_device_whose_kernels_are_loaded_launches_no_other(void **)
+static void test_a_kernel_that_was_not_loaded_with_the_others_is_refused(void **)
 {
     dies_saying(
         "a late kernel",
@@ -283,7 +278,7 @@ static void test_a_device_with_a_communicator_may_page_lock_no_memory(void **)
         "well", NULL);
 }
 
-static void test_wrong_modes_are_refused(void **)
+static void test_invalid_values_of_the_driver_settings_are_refused(void **)
 {
     dies_saying(
         "a time",
@@ -346,13 +341,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_child_of_a_process_that_used_cuda_is_refused),
-        cmocka_unit_test(test_memory_calls_and_first_launches_wait_for_all_devices_and_may_lock),
+        cmocka_unit_test(test_memory_calls_and_first_launches_wait_and_lock_as_the_mode_says),
         cmocka_unit_test(test_memory_calls_and_launches_are_delayed_at_random),
         cmocka_unit_test(test_a_query_of_an_event_may_block_until_it_is_complete),
-        cmocka_unit_test(test_a_device_whose_kernels_are_loaded_launches_no_other),
+        cmocka_unit_test(test_a_kernel_that_was_not_loaded_with_the_others_is_refused),
         cmocka_unit_test(test_a_device_with_a_communicator_may_load_no_kernel),
         cmocka_unit_test(test_a_device_with_a_communicator_may_page_lock_no_memory),
-        cmocka_unit_test(test_wrong_modes_are_refused),
+        cmocka_unit_test(test_invalid_values_of_the_driver_settings_are_refused),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -1,6 +1,6 @@
-/* test_quiet_forks.c -- tests that programs with a sanitizer fork only while their other threads
- * sleep. */
-#include "tests/support/quiet_forks.h"
+/* test_sleeping_threads.c -- tests that programs with a sanitizer fork only while their other
+ * threads sleep. */
+#include "tests/support/sleeping_threads.h"
 #include "tests/support/support.h"
 
 #include <pthread.h>
@@ -58,32 +58,32 @@ static void worker_end(Worker *w)
     free(w);
 }
 
-static void test_it_waits_until_the_other_threads_sleep(void **state)
+static void test_quiet_forks_wait_returns_when_the_other_threads_sleep(void **state)
 {
     (void)state;
     Worker *first = worker_start(false), *second = worker_start(false);
-    assert_true(quiet_forks_wait(60));
+    assert_true(other_threads_sleep(60));
     assert_false(atomic_load(&first->busy) || atomic_load(&second->busy));
     worker_end(first);
     worker_end(second);
 }
 
-static void test_it_gives_up_on_a_thread_that_never_sleeps(void **state)
+static void test_quiet_forks_wait_gives_up_on_a_thread_that_never_sleeps(void **state)
 {
     (void)state;
     Worker *w = worker_start(true);
-    assert_false(quiet_forks_wait(0.05));
+    assert_false(other_threads_sleep(0.05));
     worker_end(w);
 }
 
-static void test_the_caller_need_not_sleep(void **state)
+static void test_quiet_forks_wait_does_not_wait_for_its_caller_to_sleep(void **state)
 {
     (void)state;
-    assert_true(quiet_forks_wait(1));
+    assert_true(other_threads_sleep(1));
 }
 
 /* In the child, the copy of `busy` tells what the thread did during the fork. */
-static void test_a_fork_waits_if_there_is_a_sanitizer(void **state)
+static void test_with_a_sanitizer_a_fork_waits_until_other_threads_sleep(void **state)
 {
     (void)state;
     int status = 0;
@@ -99,10 +99,10 @@ static void test_a_fork_waits_if_there_is_a_sanitizer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_it_waits_until_the_other_threads_sleep),
-        cmocka_unit_test(test_it_gives_up_on_a_thread_that_never_sleeps),
-        cmocka_unit_test(test_the_caller_need_not_sleep),
-        cmocka_unit_test(test_a_fork_waits_if_there_is_a_sanitizer),
+        cmocka_unit_test(test_quiet_forks_wait_returns_when_the_other_threads_sleep),
+        cmocka_unit_test(test_quiet_forks_wait_gives_up_on_a_thread_that_never_sleeps),
+        cmocka_unit_test(test_quiet_forks_wait_does_not_wait_for_its_caller_to_sleep),
+        cmocka_unit_test(test_with_a_sanitizer_a_fork_waits_until_other_threads_sleep),
     };
-    return cmocka_run_group_tests_name("quiet forks", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("sleeping threads", tests, NULL, NULL);
 }

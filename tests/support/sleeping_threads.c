@@ -1,6 +1,6 @@
-/* quiet_forks.c -- implements quiet_forks.h with the states of threads in /proc/self/task and
- * pthread_atfork. This file is also linked into the sanitizer builds of ./train. */
-#include "tests/support/quiet_forks.h"
+/* sleeping_threads.c -- implements sleeping_threads.h with the states of threads in /proc/self/task
+ * and pthread_atfork. This file is also linked into the sanitizer builds of ./train. */
+#include "tests/support/sleeping_threads.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -49,7 +49,7 @@ static bool all_sleep(uint64_t *threads, uint64_t *switches)
     return all;
 }
 
-bool quiet_forks_wait(double seconds)
+bool other_threads_sleep(double seconds)
 {
     enum { MICROSECONDS = 200 };
     uint64_t threads[2], switches[2];
@@ -66,7 +66,7 @@ bool quiet_forks_wait(double seconds)
 
 static void before_fork(void)
 {
-    quiet_forks_wait(0.5);
+    other_threads_sleep(0.5);
 }
 
 __attribute__((constructor)) static void watch_forks(void)
