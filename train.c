@@ -24,7 +24,7 @@
 
 static void check_command(const char *word);
 
-/* Runs the training on one rank, from the memory plan to the exit code. */
+/* Plans the memory of one rank, trains on it and returns the exit code. */
 static int train_rank(Run *run)
 {
     run_plan(run);
@@ -123,8 +123,8 @@ static void check_command(const char *word)
                       "./train CONFIG.json trains, ./train --help lists the commands"));
 }
 
-/* Returns whether ranks that a launcher has started run this command together: whether the command
- * has --ranks. argv[0]: its name. */
+/* Returns whether the command has the option --ranks. Ranks that a launcher has started run such a
+ * command together. argv[0] is the command's name. */
 static bool joins(const ArgCommand *command, int argc, char **argv)
 {
     if (command->n_commands > 0) {
@@ -138,7 +138,7 @@ static bool joins(const ArgCommand *command, int argc, char **argv)
 }
 
 /* Opens /dev/null for each standard stream that the caller has closed. Otherwise the next opened
- * file would get that number, and printed text would be written into the run's lock or metrics
+ * file would become that stream, and printed text would be written into the run's lock or metrics
  * file. */
 static void fill_standard_streams(void)
 {
@@ -155,7 +155,8 @@ int main(int argc, char **argv)
 {
     fill_standard_streams();
     stack_prepare();
-    signal(SIGXFSZ, SIG_IGN); /* exceeding a file size limit becomes an error of write */
+    /* A write beyond the limit on file sizes must fail instead of ending the program. */
+    signal(SIGXFSZ, SIG_IGN);
     if (argc < 2) {
         print_help();
         return output_checked(EXIT_OK);

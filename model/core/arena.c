@@ -5,7 +5,7 @@
 #include "model/core/device.h"
 
 /* Ends the program because the requested sizes add up to more bytes than an address can count. Only
- * a measuring arena can get here; in a real one it is a bug. */
+ * an arena that measures can get here; for an arena with memory this is a bug. */
 static void beyond_memory(const Arena *arena)
 {
     CHECK(arena->base == NULL, "more than 2^63 bytes of %zu", arena->size);

@@ -33,8 +33,8 @@ static inline Arena arena_over(void *base, size_t size)
 void *arena_take(Arena *arena, size_t bytes);
 /* Takes a dense, uninitialised tensor from the arena. Dimensions beyond ndim are ignored. */
 Tensor arena_tensor(Arena *arena, DType dtype, int ndim, int64_t d0, int64_t d1, int64_t d2);
-/* arena_mark returns the current fill level, and arena_rewind frees everything taken since. Used
- * for scratch that lives for one layer. */
+/* arena_mark returns the number of bytes in use; arena_rewind, given that number, frees everything
+ * taken since. Used for scratch that lives for one layer. */
 static inline size_t arena_mark(const Arena *arena)
 {
     return arena->used;

@@ -23,8 +23,8 @@ typedef struct {
     char error[ERROR_BYTES];
 } CommandLine;
 
-/* Result of parsing one argument or the whole line. LINE_SHOWN: an option such as --help printed
- * something instead. */
+/* Result of parsing one argument or the whole line. LINE_SHOWN: an option such as --help has
+ * printed something, and the command is not run. */
 typedef enum { LINE_GOOD, LINE_SHOWN, LINE_WRONG } LineState;
 
 static void show_help(const ArgCommand *command)

@@ -54,7 +54,7 @@ typedef struct {
     bool required;
     size_t at;          /* offset of the field in the command's struct */
     double least, most; /* bounds of a number; both 0: no bounds */
-    const char *beyond; /* the end of the error message about a number above `most`, or NULL */
+    const char *beyond; /* end of the error message if a number is above `most`; or NULL */
     /* Parses a value of kind ARG_OWN. Returns false and writes an error message to err. */
     bool (*parse)(const char *text, void *field, char *err, size_t n);
     void (*show)(const ArgCommand *command);
@@ -72,7 +72,7 @@ typedef struct {
 struct ArgCommand {
     const char *name;    /* for example "tokenize" */
     const char *call;    /* for example "./train data tokenize" */
-    const char *see;     /* how to call the help; NULL: `call` with --help */
+    const char *see;     /* command that prints the help; NULL: `call` followed by --help */
     const char *usage;   /* arguments in the usage line, after `call`; NULL: none */
     const char *summary; /* one line for the help of its group; begins with a small letter */
     const char *about;   /* text above the options in its own help; NULL: the summary */

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Column at which descriptions of options begin; longer option names push them to the right. */
+/* Columns of the help. LEFT: indentation of an option. GAP: least distance between an option and
+ * its description. COLUMN: where descriptions begin, unless an option is too long for that.
+ * SUMMARY: indentation of a command's summary. */
 enum { LEFT = 2, GAP = 2, COLUMN = 21, SUMMARY = 6 };
 
 /* Prints the text as one paragraph that begins at column `indent`, folded to the width of the
@@ -24,8 +26,8 @@ static void print_paragraph(FILE *to, const char *text, int indent)
     free(words);
 }
 
-/* Prints the text and a line feed. Its own lines are kept, and those that are too long are folded.
- */
+/* Prints the text and a line feed. Line breaks in the text are kept, and lines that are too long
+ * are folded. */
 static void print_lines(FILE *to, const char *text)
 {
     for (const char *at = text, *end; at != NULL; at = *end ? end + 1 : NULL) {

@@ -59,7 +59,7 @@ bool device_open(Device *device, const char *name, const DeviceOptions *options,
     error_set(err, n, "device \"%s\" is not built into this program", name);
     while ((b = next_usable(device, name, &i, err, n)) != NULL) {
         Device opened = {.backend = b, .index = options->index};
-        /* Hold signals, because libraries may start threads while they open. */
+        /* Threads that libraries start while they open must not receive signals. */
         signals_hold(&before);
         bool good = b->open(&opened, options, err, n);
         signals_release(&before);

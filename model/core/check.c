@@ -73,7 +73,7 @@ void ends_tell(ExitCode code, const char *sentence, bool printed)
     if (tell) tell(code, sentence, printed);
 }
 
-/* An error message has been printed. */
+/* Records that an error message has been printed, and calls the hook of ends_set_spoken. */
 static void note_spoken(void)
 {
     void (*spoken)(void *context) = atomic_load(&ends.spoken);
@@ -87,9 +87,9 @@ void ends_wait(void)
         pause();
 }
 
-/* How many seconds the permission of rank 0, the message, the flush hook and exit() may take
- * together. Each of them could wait forever: for a console that is not read, for a disk, or for a
- * lock whose owner waits for these. */
+/* How many seconds the end of the process may take: asking rank 0 for permission, printing the
+ * message, the flush hook and exit(). Each of them could wait forever for a console that is not
+ * read, for a disk, or for a lock whose owner waits for one of the two. */
 static const double END_SECONDS = 4;
 
 /* Marks the start of the process's end. With several ranks it returns only in the first thread that
@@ -97,7 +97,7 @@ static const double END_SECONDS = 4;
 static void end_begin(ExitCode code)
 {
     bool shared = atomic_load(&ends.shared);
-    /* A failure while the process is already ending: the first error has been printed. */
+    /* This thread has failed again while it ends the process: its first error has been printed. */
     if (shared && ending_with >= 0) _exit(ending_with);
     if (shared && atomic_exchange(&ends.begun, true)) ends_wait();
     guard_end_within(END_SECONDS, (int)code);
@@ -117,14 +117,14 @@ static void flush_output(void)
     funlockfile(stdout);
 }
 
-/* Waits for the last dump of the flight recorders. If ranks share the process, then runs the flush
- * hook and ends the process with _exit. exit() would run destructors for data that the other ranks'
- * threads are still using. */
+/* Waits for the last dump of the flight recorders. If there are several ranks, then runs the flush
+ * hook and ends the process with _exit, because exit() would run destructors for data that the
+ * threads of other ranks are still using. */
 static void end_shared(ExitCode code)
 {
     dumps_end_last(atomic_load(&ends.has_spoken));
     if (!atomic_load(&ends.shared)) return;
-    ending_with = (int)code; /* the hook may fail, too */
+    ending_with = (int)code; /* the flush hook may fail, too, and must not change the exit code */
     if (mutex_lock_within(&ends.mutex, 1) && ends.flush) ends.flush(ends.context);
     _exit((int)code);
 }
@@ -147,7 +147,7 @@ static void print_error(ExitCode code, const char *fmt, ...)
     va_end(args);
 }
 
-/* An error message; if it is longer, its middle is cut out. */
+/* The text of an error message. If the message is longer, its middle is cut out. */
 typedef struct {
     char text[4096];
 } Sentence;
@@ -162,7 +162,7 @@ static Sentence sentence_of(const char *fmt, va_list args)
     return s;
 }
 
-/* Prints the error message with its exit code. `s` is fmt and args as text. */
+/* Prints the error message with its exit code. `s` is the text that fmt and args give. */
 static void print_sentence(ExitCode code, const Sentence *s, const char *fmt, va_list args)
 {
     flush_output();

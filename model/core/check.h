@@ -24,34 +24,36 @@ void fail(ExitCode code, const char *fmt, ...) __attribute__((noreturn, format(p
  * their exit code to the caller. */
 int error_print(ExitCode code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Between ends_share(true) and ends_share(false), several ranks run as threads of this process, or
- * this process is one of several ranks, and a failure of one rank ends all of them. fail and CHECK
- * then print the first error with its rank's place in the grid, call the flush hook, and end the
- * process with _exit. A thread that fails later prints nothing and never returns from fail or
- * CHECK. */
+/* Tells whether several ranks run, as threads of this process or as several processes, so that a
+ * failure of one rank must end all of them. If so, fail and CHECK print only the first error, with
+ * its rank's place in the grid. Then they call the flush hook (ends_set_flush) and end the process
+ * with _exit. A thread that fails later prints nothing and never returns from fail or CHECK. */
 void ends_share(bool shared);
 /* Waits forever. Called by a rank when another rank is already ending the process. */
 void ends_wait(void) __attribute__((noreturn));
-/* Sets the hook that saves data to disk before the process ends in this way; NULL removes it. The
- * hook runs once, in the thread that failed, while the other threads keep running, so it must not
- * wait for them. When this function returns, the previous hook is not running. */
+/* Sets the flush hook, which saves data to disk before a failure ends a process while
+ * ends_share(true) is in force; NULL removes it. The hook runs once, in the thread that failed,
+ * while the other threads keep running, so it must not wait for them. When this function returns,
+ * the previous hook is not running. */
 void ends_set_flush(void (*flush)(void *context), void *context);
 
-/* Sets the hook for ranks that are processes; NULL removes it. fail and CHECK call it before they
- * print anything, with the exit code of the end. It returns whether this is the first failure of
- * all ranks; if not, the process only waits for ends_now. */
+/* Sets the hook that finds out, if ranks are processes, whether this failure is the first of all
+ * ranks; NULL removes it. fail and CHECK call it with the exit code before they print anything. If
+ * it returns false, another rank has failed first: the thread prints nothing and waits until
+ * ends_now, called by another thread, ends the process. */
 void ends_set_claim(bool (*claim)(void *context, ExitCode code), void *context);
 /* Sets the hook that is called whenever this process has printed an error message; NULL removes it.
  */
 void ends_set_spoken(void (*spoken)(void *context), void *context);
 /* Sets the hook by which a rank tells the others of an error that it finds before it is connected
- * to them; NULL removes it. It is called before and after the message is printed, and may end the
- * process instead. */
+ * to them; NULL removes it. It is called before the message is printed, and again afterwards with
+ * `printed` true. It may end the process itself. */
 void ends_set_tell(void (*tell)(ExitCode code, const char *sentence, bool printed));
-/* Calls that hook, if it is set, for an error that is not printed by fail or error_print. */
+/* Calls the hook of ends_set_tell, if it is set, for an error that is not printed by fail or
+ * error_print. */
 void ends_tell(ExitCode code, const char *sentence, bool printed);
-/* Ends the process without a message: runs the flush hook and calls _exit. For the thread that is
- * told that another rank has failed. */
+/* Ends the process without a message: runs the flush hook and calls _exit. Called by the thread
+ * that receives the news that another rank has failed. */
 void ends_now(ExitCode code) __attribute__((noreturn));
 
 /* Prints file, line, the condition and the operands, then exits with EXIT_BUG. */
@@ -75,13 +77,13 @@ bool error_set(char *err, size_t n, const char *fmt, ...) __attribute__((format(
  * Messages about failed system calls end with that text, and every layer keeps it when it passes
  * the message on. */
 bool error_says(const char *err, int error);
-/* Returns the exit code for the error message: according to the message, EXIT_PERMISSION if the
- * system refused permission, EXIT_SYSTEM if no file can be opened because too many are open;
- * otherwise `code`. fail does this by itself. */
+/* Returns the exit code for an error message: EXIT_PERMISSION if it says that the system refused
+ * permission, EXIT_SYSTEM if it says that too many files are open, otherwise `code`. fail and
+ * error_print call this themselves. */
 ExitCode error_exit_code(const char *err, ExitCode code);
 
-/* Flushes stdout and returns `code`, for a command that is run for its output. If the output cannot
- * be written, the program ends with an error. */
+/* Flushes stdout and returns `code`. If `code` is EXIT_OK but part of the output could not be
+ * written, ends the program with an error instead. */
 int output_checked(int code);
 
 /* Like malloc, calloc, realloc and strdup, but if memory is exhausted they end the program with

@@ -2,7 +2,7 @@
  *
  * A process may inherit SIGCHLD as ignored. The kernel then discards the exit status of its
  * children, and waitpid fails. So child_fork sets SIGCHLD to its default, and child_wait restores
- * it. */
+ * the old setting. */
 #ifndef MODEL_CORE_CHILD_H
 #define MODEL_CORE_CHILD_H
 
@@ -15,7 +15,7 @@ typedef struct {
 } Child;
 
 /* Like fork: returns 0 in the child, the child's process id in the parent, or -1 with errno set.
- * The parent must then call child_wait. Only one child at a time. */
+ * The parent must then call child_wait. Only one child may exist at a time. */
 pid_t child_fork(Child *c);
 /* Like waitpid with these flags, but continues after an interrupting signal. Returns the child's
  * process id when it has ended, 0 while it still runs (only with WNOHANG), or -1 with errno set on

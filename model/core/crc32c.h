@@ -1,8 +1,8 @@
 /* crc32c.h -- the CRC-32C (Castagnoli) checksum of RFC 3720, computed by the CPU's own instruction
  * if it has one.
  *
- * The checksum detects any flip of up to three bits and any error burst of up to 32 bits within a
- * chunk. */
+ * In data of less than 2^31 bits (256 MiB), the checksum detects every change of up to three bits
+ * and every burst of errors that is at most 32 bits long. */
 #ifndef MODEL_CORE_CRC32C_H
 #define MODEL_CORE_CRC32C_H
 

@@ -1,9 +1,9 @@
 /* device.h -- the interface of a compute device: memory, copies, streams and events. Each backend
  * (CPU, CUDA) implements it with a table of functions.
  *
- * A backend that is not linked does not exist: backend.c finds the others by weak symbols. Code
- * above this interface does not depend on which backend runs. On the CPU, device memory is host
- * memory, every call finishes before it returns, and events only record the time.
+ * A program need not contain every backend: backend.c finds those that are linked by weak symbols.
+ * Code above this interface does not depend on which backend runs. On the CPU, device memory is
+ * host memory, every call finishes before it returns, and events only record the time.
  *
  * Each rank has its own Device, which only the thread that opened it may use; ranks may share one
  * GPU. Work on one stream runs in order. Work on different streams, of one rank or of several, is
@@ -38,28 +38,30 @@ typedef struct {
     void *impl;
     double seconds; /* CPU only: the time at which it was recorded */
     bool timed;     /* it was created by device_event_record_timed */
-    /* With a recorder: the stream on which it was recorded, and how many nodes had been put on it
+    /* With a recorder or a flight recorder: the stream on which the event was recorded
+     * (GRAPH_COMPUTE ...). With a recorder also: how many nodes had been put on that stream by then
      * (Recorder.issued). */
     int stream;
     int64_t point;
 } Event;
 
 typedef struct {
-    int threads;     /* size of the thread pool; 0: process cores / local_ranks */
+    int threads;     /* size of the thread pool; 0: cores of the process divided by local_ranks */
     int local_ranks; /* number of ranks on this machine that share its cores */
-    int index;       /* index of this rank among them; CUDA uses GPU number (index mod GPU count) */
+    int index; /* index of this rank among the local ranks; CUDA uses GPU (index mod GPU count) */
     CpuLevel level;
     BlasChoice blas;
     bool tf32; /* CUDA: f32 matrix products may round their inputs to TF32 */
-    /* CUDA: attention uses the kernels for Hopper for all operands that they take. Such a device
-     * opens only on a GPU of compute capability 9.0, in a program that has these kernels. */
+    /* CUDA: attention uses the kernels for Hopper wherever they support the operands. With this
+     * option the device opens only on a GPU of compute capability 9.0, in a program that has these
+     * kernels. */
     bool hopper_attention;
     size_t scratch; /* CUDA: bytes of scratch for one op; larger ops work in chunks. 0: default */
 } DeviceOptions;
 
 typedef struct Backend {
     const char *name; /* for example "cpu" */
-    Place place;      /* of device memory: PLACE_HOST if it is host memory */
+    Place place;      /* where device memory is: PLACE_HOST if it is host memory */
     /* Returns whether the device and everything that `open` needs are present. Takes no device
      * memory and starts nothing on the device. Returns false and writes an error message to err, as
      * `open` does. NULL: always usable. */
@@ -77,8 +79,9 @@ typedef struct Backend {
     void (*close)(Device *device);
     void *(*alloc)(Device *device, size_t bytes); /* returns zeroed memory; NULL on failure */
     void (*release)(Device *device, void *p, size_t bytes);
-    void (*copy)(Device *device, Stream stream, Tensor dst,
-                 Tensor src); /* same shape and dtype; host or device */
+    /* Copies src to dst, which have the same shape and dtype. Each may be on the host or the
+     * device. */
+    void (*copy)(Device *device, Stream stream, Tensor dst, Tensor src);
     void (*event_record)(Device *device, Event *event, Stream stream);
     /* Makes work that is queued on the stream from now on wait for the event's latest record. The
      * host does not wait. Another device of this backend may have recorded the event. */
@@ -91,11 +94,11 @@ typedef struct Backend {
      * work that is queued on it. The host does not wait. NULL: calls are complete when they
      * return. */
     void (*mark)(Device *device, Stream stream, int64_t *word, int64_t value);
-    /* Open and close a named range around every op on the host's time line in a profiler. NULL if
-     * there is no profiler. */
+    /* Begin and end a named range on the host's time line in a profiler; called around every op.
+     * NULL: no profiler is supported. */
     void (*range_begin)(const char *name);
     void (*range_end)(void);
-    /* Page-locked memory that is not initialised; NULL on failure. */
+    /* Returns page-locked memory that is not initialised; NULL on failure. */
     void *(*host_alloc)(Device *device, size_t bytes);
     void (*host_release)(Device *device, void *p);
     void (*synchronize)(Device *device);
@@ -126,24 +129,26 @@ struct Device {
     Pool *pool; /* threads for CPU ops; on a GPU the data loader's host threads */
     /* Ops, copies and events of a Device run on `compute`. device_on returns a view that uses one
      * of the other streams: `copy` for copies that overlap with the step, `comm` for collectives on
-     * whole weights and gradients, `p2p` for sends between pipeline stages, `tp` for sums
-     * inside a layer, which has the highest priority, and `update` for updates of optimizer states
-     * in host memory. */
+     * whole weights and gradients, `p2p` for sends between pipeline stages, `tp`, which has the
+     * highest priority, for sums inside a layer, and `update` for updates of optimizer states in
+     * host memory. */
     Stream compute, copy, comm, p2p, tp, update;
     bool view; /* true if device_on made it */
-    /* Set while other ranks' communication may be under way: allocating or releasing memory could
-     * then wait for a rank that waits for this one, and is a failed CHECK. */
+    /* Set while other ranks' communication may be under way. Allocating or releasing memory could
+     * then wait for a rank that waits for this one, so an attempt ends the program with a failed
+     * CHECK. */
     bool fixed;
     /* Messages that device_warn prints; "" if there is nothing to print. */
     char trouble[512];         /* why "auto" could not use a better device */
     char lacking[384];         /* a missing library and its effect, for example OpenBLAS */
     struct Profile *profile;   /* seconds and calls per op while profiling, else NULL */
     struct Recorder *recorder; /* receives every op, copy, event and transfer; NULL: none */
-    struct Flight *flight;     /* keeps the last of them; NULL: none */
+    struct Flight *flight; /* flight recorder, which keeps the most recent of them; NULL: none */
     void *impl;
     int index; /* number of the GPU */
-    /* op_attention_backward sums the gradients of biases while it has dq, dk and dv in registers;
-     * where false, they are cheaper with the linear's weight gradient. Set by the backend. */
+    /* True: op_attention_backward also computes the gradients of the biases of q, k and v, while it
+     * has dq, dk and dv in registers. False: the linear layer computes them more cheaply, together
+     * with its weight gradient. Set by the backend. */
     bool attention_sums_biases;
     /* How often the host has waited for the device, and how often it has allocated device memory,
      * since the device was opened. A training step does neither; tests compare the counts before
@@ -162,23 +167,25 @@ bool device_open(Device *device, const char *name, const DeviceOptions *options,
 /* Returns the backend that device_open(name) would try first, or NULL if none is usable. Opens
  * nothing. device_open may still choose another one with "auto", if the first fails to open. */
 const Backend *device_choice(const char *name);
-/* The result of device_choice(name), and how many devices of that backend the process can see. A
- * child process that ends at once determines both, so the calling process does not use the device's
- * library: a process that has used CUDA cannot fork children that use it. The first result for a
- * name is kept, and the result for "auto" is also used for the backend that it has chosen. If the
- * child cannot be started, ends without an answer, or does not answer within two minutes, the
- * program ends. */
+/* The result of device_survey. */
 typedef struct {
-    const Backend *choice; /* NULL: none is usable */
-    int count;
+    const Backend *choice; /* what device_choice returns; NULL: no backend is usable */
+    int count;             /* devices of that backend that the process can see */
 } DeviceSurvey;
+/* Returns the result of device_choice(name) and the number of devices. A child process that ends at
+ * once finds out both, so that the calling process does not use the device's library: a process
+ * that has used CUDA cannot fork children that use it.
+ *
+ * The first result for a name is kept. The result for "auto" also serves for the name of the
+ * backend that "auto" has chosen. The program ends if the child cannot be started, ends without an
+ * answer, or does not answer within two minutes. */
 DeviceSurvey device_survey(const char *name);
 /* For tests: sets the child's time limit in seconds. */
 void device_survey_set_limit(double seconds);
-/* Returns the smallest value of each property among the devices of device_choice(name) that `ranks`
- * ranks will open, determined in the same way. If there are more ranks than devices, the ranks
- * share them, and `bytes` is the part that each has. All 0 if device memory is host memory, or if
- * no device is usable. */
+/* Returns what holds for each device of device_choice(name) that `ranks` ranks will open: the
+ * smallest capability and the smallest memory among them. The same child process finds it out. If
+ * there are more ranks than devices, the ranks share them, and `bytes` is the share of one rank.
+ * Returns all 0 if device memory is host memory, or if no device is usable. */
 DeviceFacts device_survey_facts(const char *name, int64_t ranks);
 /* Logs device->trouble and device->lacking as warnings if they are not empty. */
 void device_warn(const Device *device);
@@ -187,9 +194,9 @@ void device_close(Device *device);
  * given to the view run there. The view is valid while the device is open. It can only queue work
  * and query events. The host must wait and allocate through the device itself, which counts both.
  * Scratch memory belongs to the device's own compute stream. On other streams only op_fill,
- * op_copy, op_add, op_sum, op_maximum, op_adamw and op_sgd may run, because they need none (op_sum
- * and op_maximum need it for more than 64 tensors, and may then not run there). Ops on other
- * streams are not profiled, because the profile's seconds must add up to the compute stream's
+ * op_copy, op_add, op_sum, op_maximum, op_adamw and op_sgd may run, because they need no scratch.
+ * (op_sum and op_maximum need it for more than 64 tensors, and then may not run there.) Ops on
+ * other streams are not profiled, because the profile's seconds must add up to the compute stream's
  * time. */
 static inline Device device_on(const Device *device, Stream stream)
 {
@@ -210,18 +217,18 @@ static inline Arena device_arena(const Device *device, void *base, size_t size)
     arena.place = device->backend->place;
     return arena;
 }
-/* Copies on the compute stream, between host and device in either direction. After a copy to the
- * host the caller must synchronise before reading. */
+/* Copies src to dst on the compute stream. Each may be on the host or the device. After a copy to
+ * the host the caller must synchronise before it reads dst. */
 void device_copy(Device *device, Tensor dst, Tensor src);
-/* Copies `bytes` of a struct of 64-bit fields from src to dst, also on the compute stream. */
+/* Copies a struct of 64-bit fields, `bytes` bytes in all, from src to dst on the compute stream. */
 void device_copy_words(Device *device, void *dst, const void *src, size_t bytes);
 void device_synchronize(Device *device);
 
 /* Records the event at the end of the work that is now queued on the compute stream. */
 void device_event_record(Device *device, Event *event);
-/* Does the same for an event whose time device_event_seconds will read. On GPUs a time stamp keeps
- * the work before it from overlapping with the work after it, so only stopwatches use it. The first
- * record of the event decides whether it has times. */
+/* Like device_event_record, but for an event whose time device_event_seconds will read. On GPUs a
+ * time stamp keeps the work before it from overlapping with the work after it, so this is used only
+ * to measure times. The first record of an event decides whether the event has times. */
 void device_event_record_timed(Device *device, Event *event);
 /* Makes work that is queued on the compute stream from now on wait for the event's latest record.
  * The host does not wait. An event that was never recorded is ignored. Another rank's device of the

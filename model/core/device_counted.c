@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Every op does nothing (model/kernels/op_counted.c). */
+/* A table in which every op does nothing (model/kernels/op_counted.c). */
 extern const struct OpTable op_table_counted;
 
 /* Addresses that no memory of a process has: x86-64 needs bits 47 to 63 to be equal. */

@@ -82,9 +82,9 @@ static void cpu_close(Device *device)
 #define STACK_OF_THREAD ((size_t)16 << 20)
 
 /* Opens OpenBLAS, or falls back to the built-in products. Called after the thread pool has been
- * created, so that OpenBLAS is opened only if its memory still fits. Each of the `ranks` may call
- * it from all of its threads at the same time. Returns false and sets err if the config demands
- * OpenBLAS and it cannot be used. */
+ * created, so that OpenBLAS is opened only if its memory still fits. Each of the `ranks` ranks may
+ * call OpenBLAS from all of its threads at the same time. Returns false and sets err if the config
+ * demands OpenBLAS and it cannot be used. */
 static bool open_products(Device *device, CpuDevice *cpu, BlasChoice choice, int ranks, char *err,
                           size_t n)
 {
@@ -219,7 +219,8 @@ static double cpu_event_seconds(Device *device, Event *from, Event *to)
     return to->seconds - from->seconds;
 }
 
-/* Not cleared: each trainer has megabytes here for its checkpoints, and many never save one. */
+/* The memory is not zeroed, so that pages cost nothing until they are used: each trainer has
+ * megabytes here for its checkpoints, and many trainers never save one. */
 static void *cpu_host_alloc(Device *device, size_t bytes)
 {
     (void)device;

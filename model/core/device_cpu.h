@@ -21,11 +21,12 @@ typedef struct {
     CpuLevel level;      /* of the kernels in use; never CPU_LEVEL_AUTO */
 } CpuDevice;
 
-/* Returns the highest level that this CPU supports and that is linked into the program. */
+/* Returns the highest instruction set level that this CPU supports and whose kernels are linked
+ * into the program. */
 CpuLevel cpu_level_best(void);
 /* Returns the name of a level for messages: "avx2 (v3)". */
 const char *cpu_level_text(CpuLevel level);
-/* For tests: in the calling thread, this CPU supports no level above `most`. */
+/* For tests: makes cpu_level_best return no level above `most` in the calling thread. */
 void cpu_level_set_most(CpuLevel most);
 
 #endif

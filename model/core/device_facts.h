@@ -8,9 +8,9 @@
 
 typedef struct {
     /* Compute capability of a CUDA device, ten times the major version plus the minor one: 90 for
-     * Hopper. 0: a device whose memory is host memory, or none. */
+     * Hopper. 0: no device, or one whose memory is host memory. */
     int capability;
-    int64_t bytes; /* of device memory, used or not; 0: host memory */
+    int64_t bytes; /* total size of device memory; 0: device memory is host memory */
     /* This program is built without the attention kernels for Hopper. */
     bool lacks_hopper;
 } DeviceFacts;

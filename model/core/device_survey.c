@@ -60,8 +60,9 @@ static void fail_for_child(int status)
          WEXITSTATUS(status));
 }
 
-/* Receives the child's answer and returns its bytes, as from read; -1 if there is none within the
- * limit. Time in which this process is stopped does not count. */
+/* Receives the child's answer and returns the number of its bytes, as read does. Returns -1 if
+ * there is no answer within `limit` seconds. Time in which this process is stopped does not
+ * count. */
 static ssize_t receive(int from, Found *found)
 {
     const double period = 0.2;
@@ -90,7 +91,8 @@ static Found look_in_child(const char *name)
         fail(EXIT_SYSTEM, "the program cannot start a process that looks for devices: %s",
              strerror(errno));
     if (process == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a driver may hang */
+        /* Even if a driver hangs in it, the child must not outlive its parent. */
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         Found seen = look(name);
         _exit(write(ends[1], &seen, sizeof seen) == (ssize_t)sizeof seen ? EXIT_OK : EXIT_SYSTEM);
     }
@@ -128,8 +130,8 @@ static struct {
     int n;
 } known = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* Returns whether a result for one name also holds for another: "auto" may have chosen the backend
- * with that name. */
+/* Returns whether the result that was found for the name `asked` also holds for `name`: the names
+ * are equal, or "auto" has chosen the backend `name`. */
 static bool answers(const char *asked, const Found *found, const char *name)
 {
     const Backend *choice = found->backend < 0 ? NULL : backend_linked(found->backend);

@@ -16,9 +16,10 @@
 const char *const dump_reason_name[DUMP_REASONS] = {
     [DUMP_DEADLINE] = "deadline", [DUMP_SIGNAL] = "signal", [DUMP_FAILURE] = "failure"};
 
-/* Times in seconds. ORDER: wait for rank 0's order. FILES, LAST_FILES: wait for the files of other
- * processes, after a signal and at the program's end. QUIET: wait at the end after the latest file.
- * LOOK: between two checks for files. LAST: how long an ending thread waits. */
+/* Times in seconds. ORDER: how long to wait for rank 0's order. FILES, LAST_FILES: how long to wait
+ * for the files of other processes, after a signal and at the program's end. QUIET: how long to
+ * wait at the program's end after the latest file has appeared. LOOK: time between two checks for
+ * files. LAST: how long the thread that ends the process waits for the last dump. */
 static const double ORDER = 1, FILES = 2, LAST_FILES = 1, QUIET = 0.4, LOOK = 0.05, LAST = 2;
 
 static struct {
@@ -31,35 +32,35 @@ static struct {
     int wake, signals;       /* an eventfd and a signalfd, which stay open; -1: none */
     atomic_int process;      /* the process in which the thread runs; 0: it does not run */
     atomic_bool stop;        /* the thread must end */
-    _Atomic int64_t ordered; /* the newest dump that must be written */
+    _Atomic int64_t ordered; /* number of the newest dump that must be written */
     atomic_int code;         /* exit code with which the process ends; -1: it is not ending */
-    atomic_bool printed;     /* the ending thread waits for the last dump, */
-    atomic_bool spoken;      /* has printed the error message, */
-    atomic_bool alone;       /* has not told other processes, */
-    atomic_bool done;        /* and need not wait any more */
+    atomic_bool printed;     /* the thread that ends the process now waits for the last dump */
+    atomic_bool spoken;      /* this process has printed the error message */
+    atomic_bool alone;       /* the other processes do not know of the last dump */
+    atomic_bool done;        /* the last dump is written; nobody need wait for it any more */
 } dumps = {.asks = PTHREAD_MUTEX_INITIALIZER, .wake = -1, .signals = -1, .code = -1};
 
 /* True in the dump thread, which must not wait for itself. */
 static _Thread_local bool is_writer;
 
-/* The state of the thread's work. */
+/* The state of the dump thread's work. */
 typedef struct {
-    int64_t written; /* the newest dump */
-    double alone_at; /* time at which it stops waiting for rank 0's order; INFINITY: it does not
-                        wait */
-    double say_at;   /* latest time at which it prints what the files show; INFINITY: printed */
+    int64_t written; /* number of the newest dump that is written */
+    double alone_at; /* when to stop waiting for rank 0's order; INFINITY: it does not wait */
+    double say_at;   /* when to print what the files show, at the latest; INFINITY: printed */
 } Work;
 
 static void wake(void)
 {
     const uint64_t once = 1;
     ssize_t written = write(dumps.wake, &once, sizeof once);
-    (void)written; /* it can fail only if the thread has already been woken */
+    (void)written; /* the write can fail only if the thread has already been woken */
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Waits for at most `seconds`. Returns whether the signal has arrived. */
+/* Waits for at most `seconds`, until the thread is woken or SIGUSR2 arrives. Returns whether the
+ * signal has arrived. */
 static bool wait_for(double seconds)
 {
     struct pollfd fd[] = {{.fd = dumps.wake, .events = POLLIN},
@@ -74,7 +75,8 @@ static bool wait_for(double seconds)
     return came;
 }
 
-/* Handles a request for a dump: forwards it to rank 0 if that is another process. */
+/* Handles a request for a dump. If ranks are processes, forwards it to rank 0; otherwise orders the
+ * dump. */
 static void wish(Work *work)
 {
     int64_t number = work->written + 1;
@@ -206,7 +208,7 @@ void dumps_close(void)
     pthread_join(dumps.thread, NULL);
 }
 
-/* ---- called by the others -------------------------------------------------------------------- */
+/* ---- called by other threads ----------------------------------------------------------------- */
 
 void dumps_set_ask(void (*ask)(void *context, int64_t number), void *context)
 {

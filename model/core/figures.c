@@ -119,7 +119,7 @@ Figure figure_seconds(double seconds)
     if (!(seconds >= 0) || seconds > 1e15) return f;
     long long s = (long long)(seconds + 0.5), minutes = (long long)(seconds / 60 + 0.5);
     double days = seconds / 86400;
-    /* At each limit the rounded number would need a fourth digit, or would be one whole larger
+    /* From each limit on, the rounded number would need a fourth digit or reach one whole larger
      * unit. */
     if (seconds < 999.5e-6)
         snprintf(f.text, sizeof f.text, "%.0f us", 1e6 * seconds);

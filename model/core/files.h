@@ -56,7 +56,7 @@ void atomic_file_abort(AtomicFile *f);
 /* Replaces the file `path` by these bytes, atomically as described above. */
 bool file_write(const FsOps *fs, const char *path, const void *data, size_t bytes, char *err,
                 size_t n);
-/* Does the same for the file `name` of a folder. */
+/* Like file_write, for the file `name` in a folder. */
 bool file_write_in(const FsOps *fs, const char *folder, const char *name, const void *data,
                    size_t bytes, char *err, size_t n);
 /* Creates an empty folder next to `path`, which the caller renames to `path` later. Permissions

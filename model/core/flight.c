@@ -37,8 +37,8 @@ void flight_free(Flight *f)
     free(f);
 }
 
-/* Makes the stream write the number of its last entry to its progress word when it has finished
- * it. */
+/* Makes stream s write the number of its last entry to its progress word as soon as it has finished
+ * that entry. */
 static void mark(Flight *f, int s)
 {
     int64_t *progress = atomic_load_explicit(&f->progress, memory_order_relaxed);
@@ -89,7 +89,8 @@ static void mark_streams(Flight *f)
         if (f->last[s] > f->marked[s]) mark(f, s);
 }
 
-/* Returns the number of the stream on which `on` issues; if all streams are the same, the first. */
+/* Returns the number of the stream on which work is issued through `on`; FLIGHT_HOST if that is
+ * NULL. If all streams are the same one, as on the CPU, returns the first number. */
 static int stream_of(const Flight *f, const Device *on)
 {
     if (on == NULL) return FLIGHT_HOST;
@@ -188,8 +189,8 @@ int64_t flight_host_wait(const Device *device, int what)
     return flight_begin(device->flight, NULL, &e);
 }
 
-/* Loads the entry with this number. Returns whether the ring still has it and it is not known to
- * have finished. */
+/* Loads the entry with this number. Returns whether the ring still contains the entry, and the
+ * entry is not known to have finished. */
 static bool unfinished(Flight *f, int64_t n, FlightEntry *entry)
 {
     return slot_load(slot_of(f, n), entry) && entry->n == n && entry->finished == 0;

@@ -1,10 +1,10 @@
 /* flight_inside.h -- the fields of a Flight, for flight.c, which writes it, and flight_read.c,
  * which reads it.
  *
- * An entry is eight words; its number is the first. The writer sets the number to 0, stores the
- * other words and then the number. A reader that finds the same number before and after it has read
- * the words has read one whole entry: each word is stored with release and loaded with acquire, so
- * a reader that sees a word of a newer entry also sees the 0. */
+ * An entry is eight words; the first one is the entry's number. The writer sets the number to 0,
+ * stores the other words and then the number. A reader that finds the same number before and after
+ * it has read the words has read one whole entry: each word is stored with release and loaded with
+ * acquire, so a reader that sees a word of a newer entry no longer finds the old number. */
 #ifndef MODEL_CORE_FLIGHT_INSIDE_H
 #define MODEL_CORE_FLIGHT_INSIDE_H
 
@@ -25,7 +25,7 @@ typedef struct {
     _Atomic uint64_t word[WORDS];
 } Slot;
 
-/* Messages so far between this rank and another one of a group, in one direction. */
+/* Counts the messages so far between this rank and another rank of a group, in one direction. */
 typedef struct {
     int64_t key; /* 0: unused */
     int64_t count;
@@ -39,8 +39,9 @@ struct Flight {
     bool asynchronous; /* the device may still work after a call has returned */
     Device device;     /* a view, for Backend.mark */
     const void *stream[GRAPH_STREAMS];
-    /* For each stream: its last entry, the last entry that was marked, and the last one that is
-     * known to have finished without a progress word. */
+    /* Numbers of entries, for each stream. last: its last entry. marked: the last entry for which
+     * its progress word will be written. ended: the last entry that is known to have finished
+     * without a progress word. */
     int64_t last[GRAPH_STREAMS], marked[GRAPH_STREAMS];
     _Atomic int64_t ended[GRAPH_STREAMS];
     _Atomic(int64_t *)
@@ -64,7 +65,7 @@ static inline void slot_store(Slot *slot, const FlightEntry *entry)
     atomic_store_explicit(&slot->word[0], word[0], memory_order_release);
 }
 
-/* Reads a whole entry; returns false if there is none, or if it is being replaced. */
+/* Reads a whole entry. Returns false if the slot is empty, or if the entry is being replaced. */
 static inline bool slot_load(const Slot *slot, FlightEntry *entry)
 {
     uint64_t word[WORDS];

@@ -77,7 +77,7 @@ const char *flight_dtype_name(const FlightEntry *e)
     return e->dtype < FLIGHT_NO_DTYPE ? dtype_name((DType)e->dtype) : "";
 }
 
-/* Sets finished[s] to the last entry that stream s is known to have finished. */
+/* Sets finished[s] to the number of the last entry that stream s is known to have finished. */
 static void load_progress(const Flight *f, int64_t *finished)
 {
     const int64_t *progress = atomic_load_explicit(&f->progress, memory_order_acquire);

@@ -282,8 +282,8 @@ int fs_open_input(const char *path, bool or_pipe, int64_t *bytes, const char **w
     return -1;
 }
 
-/* Checks the result of open: closes and refuses anything but a regular file. If `fd` is negative,
- * open failed with errno. */
+/* Returns fd, the result of open, if it is a regular file. Otherwise closes it, sets err and
+ * returns -1. If `fd` is negative, open failed with errno. */
 static int demand_file(int fd, const char *path, int64_t *bytes, char *err, size_t n)
 {
     struct stat st;

@@ -55,9 +55,9 @@ bool fs_is_link(const char *path);
 /* Returns true if `path`, a folder that this program creates inside one of its own folders, is not
  * a symbolic link; otherwise sets err. */
 bool fs_not_linked(const char *path, char *err, size_t n);
-/* Returns whether `path` exists, after another machine has just created it. If it is not visible
- * yet, checks again for up to ten seconds, because a machine may cache for a while that a name on a
- * network file system does not exist. */
+/* Returns whether `path`, which another machine has just created, exists. If it is not visible yet,
+ * checks again for up to ten seconds, because a machine may remember for a while that a name on a
+ * network file system did not exist. */
 bool fs_await(const char *path);
 /* Returns whether `path` is a folder, or a symbolic link to one. */
 bool fs_is_folder(const char *path);
@@ -66,7 +66,7 @@ bool fs_is_folder(const char *path);
  * their list. */
 int fs_scan(const char *folder, struct dirent ***entries);
 /* Removes `name` in `folder` with everything inside it. Symbolic links are removed, not followed.
- * Returns true if it is gone, also if it did not exist. */
+ * Returns true if the name is gone, also if it did not exist before. */
 bool fs_remove_tree(const FsOps *fs, int folder, const char *name, char *err, size_t n);
 
 /* Opens a regular file that the user named, following symbolic links, and sets *bytes to its size.

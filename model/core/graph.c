@@ -20,7 +20,8 @@ const char *const graph_stream_name[GRAPH_STREAMS] = {
     [GRAPH_P2P] = "p2p",         [GRAPH_TP] = "tp",     [GRAPH_UPDATE] = "update",
 };
 
-/* Returns `items` of `size` bytes each with room for at least one more than n. */
+/* Returns the array `items`, reallocated if necessary so that it has room for n + 1 items of `size`
+ * bytes. */
 static void *with_room(void *items, int64_t n, int64_t *capacity, size_t size)
 {
     if (n < *capacity) return items;
@@ -167,7 +168,8 @@ static bool same_messages(const Graph *a, const GraphNode *x, const Graph *b, co
     return true;
 }
 
-/* Compares groups by their members, not by their index. */
+/* Returns whether the nodes are equal. Groups are compared by their members, because one group may
+ * have different indices in the two graphs. */
 static bool same_node(const Graph *a, const GraphNode *x, const Graph *b, const GraphNode *y)
 {
     bool grouped = x->group >= 0;
@@ -196,7 +198,7 @@ bool graph_equal(const Graph *a, const Graph *b, GraphNames names, char *why, si
             return error_set(why, n, "%s has %lld nodes, and %lld", graph_stream_name[s],
                              (long long)a->n[s], (long long)b->n[s]);
     }
-    /* Both have equally many nodes on each stream, so also in total. */
+    /* Each stream has equally many nodes in both graphs, so both have issued equally many. */
     for (int64_t i = 0; i < a->issued; i++)
         if (a->order[i] != b->order[i])
             return error_set(why, n, "node %lld in the order of issue is on %s, and on %s",

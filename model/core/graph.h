@@ -40,22 +40,25 @@ typedef struct {
     DType dtype;     /* op: the storage type it computes with; else the type of the elements */
     int64_t m, n, k; /* a product: rows and columns of its result, and the depth; attention: batch x
                       * heads, queries, head size */
-    double flops;    /* op: multiplications and additions of a product or of attention (causal);
-                      * documents and windows are not known here, so they save nothing */
-    int64_t bytes;   /* op, copy: read and written; collective: the whole tensor, as comm.h counts
-                      * it; messages: all sent and received */
-    /* op: the part of `bytes` that an update reads (half) and writes (half) in host memory; on a
-     * device whose memory is host memory, all bytes of optimizer states */
+    double flops;    /* op: multiplications and additions of a product or of causal attention; what
+                      * attention saves by document boundaries and windows is not known here, and is
+                      * counted too */
+    int64_t bytes;   /* op, copy: bytes read plus bytes written; collective: bytes of the whole
+                      * tensor, as comm.h counts it; messages: bytes of all sent and received */
+    /* op: the part of `bytes` by which an update reads (one half) and writes (the other half)
+     * optimizer states in host memory; on a device whose memory is host memory, this is all
+     * optimizer states */
     int64_t host_bytes;
-    int wait_stream; /* wait: for the first wait_point nodes of this stream; else -1 */
+    int wait_stream; /* wait: the stream that is waited for, until its first wait_point nodes are
+                      * finished; else -1 */
     int64_t wait_point;
     int group;    /* collective, messages: index in Graph.group; else -1 */
-    bool joined;  /* collective: started together with the stream's node before it
+    bool joined;  /* collective: started together with the preceding node of its stream
                    * (comm_group_begin) */
-    int messages; /* messages: how many, from Graph.message[message] on */
+    int messages; /* messages: their number; the first is Graph.message[message] */
     int64_t message;
-    int64_t action; /* the schedule's action that issued it, by its number in the step; -1: none,
-                     * before or after the actions of a step */
+    int64_t action; /* number, within the step, of the schedule's action that issued the node; -1:
+                     * issued before or after the actions of the step */
 } GraphNode;
 
 /* One message of a NODE_MESSAGES. */
@@ -67,7 +70,7 @@ typedef struct {
 } GraphMessage;
 
 /* A group of ranks: the ranks first + i * stride of the world, 0 <= i < size, of which this rank is
- * number `rank`. */
+ * the one with i = rank. */
 typedef struct {
     char name[16]; /* as in Comm: "dp", "tp", ... */
     int size, rank;

@@ -27,11 +27,11 @@ static struct {
     pthread_t thread;
     int wake; /* an eventfd; written to end the thread */
     atomic_bool runs;
-    atomic_int process; /* the process whose state this is; a child of it starts with a new state */
+    atomic_int process; /* the process whose state this is; a forked child resets the state */
     atomic_bool ending; /* guard_end_within has been called */
     _Atomic int64_t
-        left;        /* milliseconds until the end that was requested with it; 0: none requested */
-    atomic_int code; /* its exit code */
+        left;        /* milliseconds until the end that guard_end_within has requested; 0: none */
+    atomic_int code; /* exit code of that end */
 } guard = {.mutex = PTHREAD_MUTEX_INITIALIZER,
            .life = PTHREAD_MUTEX_INITIALIZER,
            .wake = -1,
@@ -52,7 +52,8 @@ static void quit(int code)
         syscall(SYS_exit_group, code);
 }
 
-/* Counts down to the end that guard_end_within has requested, and ends the process then. */
+/* Counts down to the end that guard_end_within has requested, and ends the process then. `passed`:
+ * milliseconds since the last call. */
 static void hold_end(int64_t passed)
 {
     int64_t left = atomic_load(&guard.left);
@@ -107,8 +108,8 @@ static void *guard_main(void *unused)
     double since = seconds_now(), waiting = 0;
     struct pollfd wake = {.fd = guard.wake, .events = POLLIN};
     while (poll(&wake, 1, PERIOD) <= 0) {
-        /* If the process was stopped (SIGSTOP), so were the ranks it waits for: this time does not
-         * count. */
+        /* Time in which the process was stopped (SIGSTOP) does not count: a single poll counts as
+         * at most twice the period. */
         double now = seconds_now(), passed = fmax(0, fmin(now - since, 2e-3 * PERIOD));
         since = now;
         hold_end((int64_t)ceil(passed * 1e3));
@@ -160,7 +161,7 @@ static void stop(void)
     if (atomic_load(&guard.ending)) (void)start();
 }
 
-/* ---- called by the others -------------------------------------------------------------------- */
+/* ---- called by other threads ----------------------------------------------------------------- */
 
 void guard_add(GuardWatch *watch)
 {
@@ -196,7 +197,7 @@ void guard_end_within(double seconds, int code)
     begin_in_child();
     atomic_store(&guard.code, code);
     if (atomic_exchange(&guard.ending, true)) return;
-    bool runs = start(); /* without the mutex, whose owner may be blocked */
+    bool runs = start(); /* without taking `life`, whose owner may be blocked */
     atomic_store(&guard.left, (int64_t)ceil(seconds * 1e3));
     if (!runs) alarm((unsigned)ceil(seconds));
 }

@@ -1,6 +1,6 @@
 /* guard.h -- a thread that ends the process when no other thread can. The others may be blocked in
  * a device driver, in a library, in a write to a disk or to a console that is not read, or may wait
- * for a lock whose owner is blocked there. The guard calls none of these: it reads counters and the
+ * for a lock whose owner is blocked there. The guard avoids all of this: it reads counters and the
  * clock, takes no lock that other threads may hold for long, allocates nothing, and writes only its
  * error message, if that does not block. It runs while it has something to watch. */
 #ifndef MODEL_CORE_GUARD_H
@@ -9,16 +9,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Something that must make progress, such as a call in which a rank waits for others. Another
- * thread holds its deadline; the guard ends the process (EXIT_HANG) if that thread does not. */
+/* Something that must make progress, such as a call in which a rank waits for other ranks. Normally
+ * another thread enforces the deadline (parallel.timeout). If that thread fails to, the guard ends
+ * the process with EXIT_HANG. */
 typedef struct GuardWatch {
     void *context;
     int rank;           /* the rank that waits */
     double timeout;     /* seconds; the guard grants GUARD_GRACE more */
-    const char *holder; /* the thread that holds the deadline, for the message */
-    /* Returns 0 if the thread waits for nothing at the moment, else a number that changes whenever
-     * there is progress. The guard's thread calls this function and the next one. They must take no
-     * lock, and read only memory that stays valid until guard_remove returns. */
+    const char *holder; /* name of the thread that enforces the deadline, for the error message */
+    /* Returns 0 if the rank waits for nothing at the moment, otherwise a number that changes
+     * whenever there is progress. The guard's thread calls `turn` and `describe`, so both must take
+     * no lock, and must read only memory that stays valid until guard_remove returns. */
     int64_t (*turn)(const void *context);
     /* Writes the call in which the rank waits to text[0..n), for example "group dp, call 7,
      * barrier". */
@@ -35,8 +36,8 @@ enum { GUARD_GRACE = 30 };
 /* Replaces GUARD_GRACE, for tests. */
 void guard_set_grace(double seconds);
 
-/* Begin and end watching. The caller keeps *watch until guard_remove has returned. Time in which
- * the process was stopped does not count. */
+/* Begin and end watching. *watch must stay valid until guard_remove has returned. Time in which the
+ * process was stopped (SIGSTOP) does not count as waiting. */
 void guard_add(GuardWatch *watch);
 void guard_remove(GuardWatch *watch);
 

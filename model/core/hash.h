@@ -8,17 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Mixes one word into the hash. For a fixed word, each step is a bijection of the state, and for a
- * fixed state a bijection of the word. */
+/* Mixes one word into the hash h. The result is a bijection of h if the word is fixed, and of the
+ * word if h is fixed. */
 static inline uint64_t hash_mix(uint64_t h, uint64_t word)
 {
-    /* An odd factor, so a bijection; low bits affect all higher bits. */
+    /* The factor is odd, so this is a bijection; low bits affect all higher bits. */
     h = (h ^ word) * 0x9E3779B97F4A7C15u;
     return h ^ (h >> 29); /* high bits affect low bits */
 }
 
-/* Hashes `size` bytes, continuing from `h` (start with any constant). To hash in pieces, pass all
- * pieces but the last to hash_words, and the last to hash_tail with the total size. */
+/* Hashes the whole 8-byte words of `bytes`, continuing from `h` (at the start, any constant). To
+ * hash data in pieces, pass the last piece to hash_tail and all others, whose sizes must be
+ * multiples of 8, to hash_words. */
 static inline uint64_t hash_words(uint64_t h, const void *bytes, int64_t size)
 {
     const uint8_t *p = bytes;
@@ -30,6 +31,7 @@ static inline uint64_t hash_words(uint64_t h, const void *bytes, int64_t size)
     return h;
 }
 
+/* Hashes the last piece of data that has `all` bytes in total, and returns the hash of the data. */
 static inline uint64_t hash_tail(uint64_t h, const void *bytes, int64_t size, int64_t all)
 {
     uint64_t tail = 0;
@@ -38,6 +40,7 @@ static inline uint64_t hash_tail(uint64_t h, const void *bytes, int64_t size, in
     return hash_mix(hash_mix(h, tail), (uint64_t)all);
 }
 
+/* Returns the hash of `size` bytes that are not in pieces, continuing from `h`. */
 static inline uint64_t hash_bytes(uint64_t h, const void *bytes, int64_t size)
 {
     return hash_tail(h, bytes, size, size);

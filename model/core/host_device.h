@@ -1,5 +1,5 @@
-/* host_device.h -- marks the functions that both backends include, so that they give the same bits
- * on the CPU and on a GPU. */
+/* host_device.h -- marks the functions that are compiled for the CPU and for GPUs, so that both
+ * give the same bits. */
 #ifndef MODEL_CORE_HOST_DEVICE_H
 #define MODEL_CORE_HOST_DEVICE_H
 

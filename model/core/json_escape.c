@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* Reads four hexadecimal digits from text[*at] and moves *at past them. Returns false at the first
- * character that is not one. */
+ * character that is not a hexadecimal digit. */
 static bool read_digits(const char *text, size_t n, size_t *at, uint32_t *out)
 {
     static const char digits[] = "0123456789abcdef0123456789ABCDEF";

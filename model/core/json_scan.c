@@ -3,7 +3,7 @@
  *
  * A recursive descent parser, at most JSON_MAX_DEPTH deep. Of the extensions that Hjson has
  * (DeepSpeed reads its configs with Hjson), comments and trailing commas are allowed and
- * overwritten with spaces. The others are errors whose messages name them. */
+ * overwritten with spaces. The other extensions are errors whose messages name them. */
 #include "model/core/check.h"
 #include "model/core/json.h"
 #include "model/core/json_escape.h"

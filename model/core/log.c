@@ -75,11 +75,11 @@ static void leave_live_line(FILE *to, bool ending)
     if (function) function(to, ending);
 }
 
-/* The longest message, and the longest text before it: "warning: [rank 2 dp 2] ". */
+/* Largest sizes in bytes: of a message, and of what is printed before it, such as "warning: ". */
 enum { TEXT = 4096, BEFORE = 128 };
 
-/* Appends the rank and its place in the grid to `text`: "[rank 2 dp 2] " with brackets, or "rank 2
- * dp 2: " after the code of an error message. Returns the new length. */
+/* Appends the rank and its place in the grid to `text`, between `begin` and `end`. Errors with a
+ * code have "rank 2 dp 2: ", other messages "[rank 2 dp 2] ". Returns the new length. */
 static size_t add_place(char *text, size_t used, const char *begin, const char *end)
 {
     if (thread_rank == 0 && thread_place[0] == '\0') return used;
@@ -118,7 +118,8 @@ void log_message(LogLevel level, const char *fmt, ...)
         va_end(args);
     }
     if (!is_printed(level, &to)) return;
-    /* With the lock held, no live line is drawn between clearing it and the message. */
+    /* While this lock is held, no thread can draw a live line between the clearing of the old one
+     * and the message. */
     flockfile(to);
     leave_live_line(to, false);
     va_start(args, fmt);
@@ -184,7 +185,8 @@ bool log_can_write(int fd, int milliseconds)
     return poll(&asked, 1, milliseconds) != 0;
 }
 
-/* A thread has the stream's lock during its write. */
+/* Returns whether a thread is blocked in a write to the stream. It holds the stream's lock during
+ * the write. */
 static bool is_blocked(FILE *to)
 {
     if (log_can_write(fileno(to), 0)) return false;

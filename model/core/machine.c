@@ -25,8 +25,8 @@ size_t kernel_number(const char *path, const char *key)
     return SIZE_MAX;
 }
 
-/* Names of files in a folder of a control group (cgroup), and of the number in `stat` that counts
- * page cache which the kernel can reclaim. */
+/* Names of files in the folder of a control group (cgroup). `cache` is the key, in the file `stat`,
+ * of the number of bytes of page cache that the kernel can reclaim. */
 typedef struct {
     const char *limit, *used, *stat, *cache;
 } GroupFiles;
@@ -39,7 +39,8 @@ static size_t number_in(const char *folder, const char *file, const char *key)
     return number;
 }
 
-/* Returns what this group still allows: its limit minus its use, not counting that page cache. */
+/* Returns how many bytes this group still allows: its limit minus its use, where page cache that
+ * can be reclaimed does not count as used. */
 static size_t left_of_group(const char *folder, const GroupFiles *files)
 {
     size_t limit = number_in(folder, files->limit, "");
@@ -146,8 +147,8 @@ char *machine_json(const Device *device)
     FILE *f = text_stream(&text, &size);
     char cpu[256], computes[256] = "none";
     struct utsname system = {0};
-    /* Each of these may change the last bits of a sum, so they are recorded for comparing two runs
-     * whose results differ. */
+    /* Each of the following facts may change the last bits of a sum, so they are recorded for
+     * comparing two runs whose results differ. */
     uname(&system);
     if (device != NULL) device_describe(device, computes, sizeof computes);
     const struct {

@@ -11,13 +11,13 @@
 size_t memory_available(void);
 /* Returns whether this process's control groups allow less than the kernel's MemAvailable. */
 bool memory_is_limited(void);
-/* Returns how many bytes are still allowed by the control groups that the file `groups` lists
- * (/proc/self/cgroup). Their folders are below `root`, in version 1 below root/memory. SIZE_MAX:
- * there is no limit. */
+/* Returns how many bytes of memory are still allowed by the control groups (cgroups) that the file
+ * `groups`, such as /proc/self/cgroup, lists. Their folders are below `root`; those of cgroup
+ * version 1 are below root/memory. Returns SIZE_MAX if there is no limit. */
 size_t memory_group_left(const char *groups, const char *root);
-/* Reads a kernel file with lines of the form "key number" and returns the number after `key`. With
- * key "" returns the number at the start of the first line that begins with a number. SIZE_MAX if
- * there is none. */
+/* Reads a kernel file with lines of the form "key number" and returns the number after `key`. If
+ * key is "", returns the number at the start of the first line that begins with a number. Returns
+ * SIZE_MAX if there is no such number. */
 size_t kernel_number(const char *path, const char *key);
 /* Writes the CPU's name as the kernel reports it, such as "AMD EPYC 7B13", or "unknown", to buf and
  * returns buf. */

@@ -13,8 +13,8 @@ int edit_distance(const char *a, const char *b);
  * short words, because two edits can turn a short word into any other. */
 int edit_tolerance(const char *word);
 
-/* Returns the name nearest to `word` within its tolerance, or NULL if none is near. `rows` has
- * `count` rows of `stride` bytes; each begins with a `const char *`, the name. */
+/* Returns the name nearest to `word`, or NULL if every name is more than edit_tolerance(word) edits
+ * away. `rows` has `count` rows of `stride` bytes; each begins with a `const char *`, the name. */
 const char *nearest_name(const char *word, const void *rows, size_t count, size_t stride);
 /* Writes the end of an error message to buf and returns buf: "; did you mean "NAME"?" if `near` is
  * not NULL, otherwise "; " and the advice. */

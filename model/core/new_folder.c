@@ -66,7 +66,8 @@ void new_folder_abort(NewFolder *folder)
     char ignored[512];
     if (folder->temporary)
         fs_remove_tree(folder->fs, AT_FDCWD, folder->temporary, ignored, sizeof ignored);
-    if (folder->path && folder->lock >= 0) close(folder->lock); /* {0} holds none */
+    /* A NewFolder that is {0} has no path and no lock, although its `lock` is 0. */
+    if (folder->path && folder->lock >= 0) close(folder->lock);
     free(folder->temporary);
     free(folder->path);
     *folder = (NewFolder){.lock = -1};

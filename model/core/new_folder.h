@@ -7,12 +7,12 @@
 
 typedef struct {
     const FsOps *fs;
-    char *path, *temporary; /* NULL: not begun, or ended */
-    int lock;               /* on the temporary folder (temporary.h); -1: none */
+    char *path, *temporary; /* NULL: not begun, or committed or aborted */
+    int lock;               /* lock on the temporary folder (temporary.h); -1: none */
 } NewFolder;
 
 /* Creates the missing parents of `path` and the temporary folder, after removing temporary folders
- * that killed processes left for the same path. `path` must not exist, or be an empty folder.
+ * that killed processes left for the same path. `path` must be an empty folder or not exist.
  * Returns false and sets err on failure; neither commit nor abort is then needed. */
 bool new_folder_begin(NewFolder *folder, const FsOps *fs, const char *path, char *err, size_t n);
 /* Syncs the temporary folder, renames it to its final name and syncs its parent. On failure removes

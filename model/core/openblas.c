@@ -7,7 +7,8 @@
  *
  * Each concurrent call needs its own 128 MiB buffer, which OpenBLAS maps when it first needs it. If
  * the system refuses the memory, OpenBLAS retries forever while holding its lock. So all buffers
- * are mapped here. If the address space is limited, a forked child process tries this first. */
+ * are mapped when the library is opened. If the address space is limited, a forked child process
+ * first tries whether there is room for them. */
 #include "model/core/openblas.h"
 
 #include "model/core/check.h"
@@ -34,8 +35,9 @@ enum { TRIAL_MICROSECONDS = 250000 };
 /* Side of the trial's matrices: too large for the kernels that need no buffer. */
 enum { TRIAL_SIDE = 128 };
 
-/* Exit codes of a trial: all memory is available, too little address space is left, or OpenBLAS
- * could not be opened. In the last case the parent opens it as well and reports the error. */
+/* Exit codes of a trial, in this order: all memory is available; too little address space is left;
+ * OpenBLAS could not be opened, in which case the parent process tries to open it as well and
+ * reports the error. */
 enum { TRIAL_GOOD, TRIAL_REFUSED, TRIAL_NOT_OPENED };
 
 /* State of the library, which all devices of the process share: for how many concurrent calls it
@@ -56,8 +58,8 @@ static void environment_force(const char *name, const char *value)
 
 void openblas_prepare(void)
 {
-    /* OpenBLAS reads these when it is loaded. A kernel named in the user's environment might need
-     * instructions that this CPU does not have. */
+    /* OpenBLAS reads these variables when it is loaded. A kernel named in the user's environment
+     * might need instructions that this CPU does not have. */
     environment_force("OPENBLAS_CORETYPE", NULL);
     environment_force("OPENBLAS_NUM_THREADS", "1");
 }
@@ -128,7 +130,7 @@ static bool take_buffers(void *library, int threads)
 }
 
 /* Returns how many concurrent calls the library was compiled for. Its configuration string ends in
- * "MAX_THREADS=64". Returns INT_MAX if the string does not tell. */
+ * "MAX_THREADS=64". Returns INT_MAX if the string does not contain this. */
 static int most_callers(void *library)
 {
     static const char key[] = "MAX_THREADS=";
@@ -152,8 +154,8 @@ static bool multiplies(const CpuDevice *cpu, float *x)
     return good;
 }
 
-/* Opens the library for use. Also called in the forked child, so it returns errors and never
- * exits. */
+/* Opens the library for use in this process. Also called in the forked child, so it returns errors
+ * and never exits. */
 static bool open_here(CpuDevice *cpu, int threads, char *why, size_t n)
 {
     void *library = library_open(why, n);

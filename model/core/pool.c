@@ -30,7 +30,7 @@ struct Pool {
     pthread_cond_t start, done;
     int stop; /* guarded by mutex */
     int rank;
-    char place[64];        /* the rank's place, for messages */
+    char place[64];        /* the rank's place in the grid, for messages */
     _Atomic uint64_t word; /* generation << TASK_BITS | next task */
     _Atomic int64_t n_tasks, completed;
     _Atomic(PoolBody)
@@ -60,8 +60,8 @@ static void take_tasks(Pool *pool, uint64_t generation, int worker)
         uint64_t word = atomic_load_explicit(&pool->word, memory_order_acquire);
         if (generation_of(word) != generation) return;
         int64_t task = (int64_t)(word & NO_TASK);
-        /* Read these before taking the task: the compare-and-exchange below succeeds only if the
-         * word, and so the region, has not changed in between. */
+        /* Read these values before taking the task: the compare-and-exchange below succeeds only if
+         * the word, and so the region, has not changed in between. */
         int64_t n_tasks = atomic_load_explicit(&pool->n_tasks, memory_order_acquire);
         PoolBody body = atomic_load_explicit(&pool->body, memory_order_relaxed);
         void *context = atomic_load_explicit(&pool->context, memory_order_relaxed);
@@ -89,8 +89,8 @@ static void *worker_main(void *arg)
     log_set_rank(pool->rank, pool->place);
     pthread_mutex_lock(&pool->mutex);
     for (;;) {
-        /* Compare with the last generation seen, not with zero: a thread that slept through a whole
-         * region has missed nothing, because its tasks are done. */
+        /* Compare with the last generation that this thread has seen. If it has slept through a
+         * whole region, it has missed nothing, because that region's tasks are done. */
         while (generation_of(atomic_load(&pool->word)) == seen && !pool->stop)
             pthread_cond_wait(&pool->start, &pool->mutex);
         if (pool->stop) break;
@@ -260,7 +260,7 @@ void pool_run(Pool *pool, int64_t n_tasks, PoolBody body, void *context)
     atomic_store_explicit(&pool->word, generation << TASK_BITS, memory_order_release);
     pthread_cond_broadcast(&pool->start);
     pthread_mutex_unlock(&pool->mutex);
-    /* The owner takes tasks, too. Often all are done by then, and it need not wait. */
+    /* The owner takes tasks, too. Often all tasks are then done, and it need not wait. */
     take_tasks(pool, generation, 0);
     if (atomic_load_explicit(&pool->completed, memory_order_acquire) == n_tasks) return;
     pthread_mutex_lock(&pool->mutex);

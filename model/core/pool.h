@@ -28,16 +28,17 @@ int pool_threads(const Pool *pool);
  * call it; not reentrant. */
 void pool_run(Pool *pool, int64_t n_tasks, PoolBody body, void *context);
 
-/* Returns scratch memory of one worker, aligned to 64 bytes and valid until the worker's next call.
- * POOL_WORKSPACE bytes of address space per worker are reserved at creation, so nothing is
- * allocated inside a step. Asking for more is a bug. */
+/* Returns scratch memory of one worker, aligned to 64 bytes and valid until this function is next
+ * called for that worker. POOL_WORKSPACE bytes of address space per worker are reserved at
+ * creation, so nothing is allocated inside a step. Asking for more is a bug. */
 #define POOL_WORKSPACE ((size_t)256 << 20)
 void *pool_workspace(Pool *pool, int worker, size_t bytes);
 
-/* Only the thread that runs the training steps should receive signals sent to the process. A thread
- * that is started between these two calls, by this program or by a library, blocks them for its
- * whole life; signals of its own faults (SIGSEGV, ...) still reach it. A signal that arrives
- * between the two calls is delivered after the second. */
+/* Block and unblock the signals of the calling thread. A thread that is started between the two
+ * calls, by this program or by a library, keeps signals blocked for its whole life, so that only
+ * the thread that runs the training steps receives signals sent to the process. Signals of its own
+ * faults (SIGSEGV, ...) still reach it. A signal that arrives between the two calls is delivered
+ * after signals_release. */
 void signals_hold(sigset_t *before);
 void signals_release(const sigset_t *before);
 
@@ -45,19 +46,20 @@ void signals_release(const sigset_t *before);
  * started later. Ends the program with EXIT_SYSTEM if the system forbids it. */
 void stack_prepare(void);
 
-/* Starts a thread with signals blocked as described above; `what` names it in error messages. Ends
- * the program with EXIT_NO_MEMORY if there is no room for its stack, and with EXIT_SYSTEM on other
+/* Starts a thread with signals blocked (signals_hold); `what` names it in error messages. Ends the
+ * program with EXIT_NO_MEMORY if there is no room for its stack, and with EXIT_SYSTEM on other
  * errors. */
 void thread_start(pthread_t *thread, void *(*body)(void *), void *context, const char *what);
 
-/* Starts a thread in the same way. Returns 0, or the errno value if the system refuses it. */
+/* Like thread_start, but returns 0, or the errno value if the system refuses the thread. */
 int thread_try_start(pthread_t *thread, void *(*body)(void *), void *context);
-/* Starts a thread in the same way, detached: nobody waits for it, and it runs until the process
- * ends. Returns false if the system refuses it. */
+/* Like thread_try_start, but starts a detached thread: nobody waits for its end. Returns false if
+ * the system refuses the thread. */
 bool thread_start_detached(void *(*body)(void *), void *context);
 
-/* Takes the mutex. Returns false if it was not free for `seconds` seconds: its owner may never
- * release it. For threads that are about to end the process, and so must not wait for others. */
+/* Takes the mutex. Returns false if it was not free for `seconds` seconds. For threads that must
+ * not wait for an owner who may never release it, for example because they are about to end the
+ * process. */
 bool mutex_lock_within(pthread_mutex_t *mutex, double seconds);
 
 /* Returns how many cores this process may use: the smaller of its CPU affinity and the control

@@ -21,17 +21,18 @@
 
 static const double first_after = 1, terminal_every = 0.5, message_every = 30, never = 1e300;
 
-/* What the ticker prints, and what is on the screen. A thread that holds the lock takes the streams
- * only if they are free (take_stdout): log.c holds a stream while it waits for the lock. */
+/* What the ticker prints, and what is on the screen. A thread that holds the lock must not wait for
+ * a stream: log.c waits for the lock while it holds a stream, so both could wait forever. Therefore
+ * it takes a stream only if that is free (take_stdout). */
 static struct {
     pthread_mutex_t lock;
-    char text[256];         /* of the work in progress; "": there is none */
+    char text[256];         /* text of the work in progress; "": there is no work */
     double began, left, at; /* `left` seconds of work were left at the time `at`; < 0: unknown */
     double next, every;     /* when the next line is due, and the time between two lines */
     double last;            /* when something was last printed; 0: not known yet */
     bool terminal;
     FILE *shown;      /* the stream whose last line is the live line; NULL: there is none */
-    bool of_work;     /* that line shows the work in progress */
+    bool of_work;     /* the live line shows the work in progress */
     atomic_bool over; /* an error has been printed, which may be the program's last line */
 } line = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -58,8 +59,8 @@ static void clear(void)
 }
 
 /* Takes stdout. Returns false if another thread is printing on stdout or stderr. Does not keep
- * stderr: an error must be printed even while this thread's write to stdout blocks. A message that
- * takes stderr from now on waits for the lock before it is printed. */
+ * stderr: an error must be printed even while this thread's write to stdout blocks. A thread that
+ * takes stderr from now on to print a message first waits for line.lock. */
 static bool take_stdout(void)
 {
     if (ftrylockfile(stdout) != 0) return false;
@@ -97,10 +98,10 @@ static void print_if_due(double now)
 
 static struct {
     pthread_mutex_t life; /* held while the thread is started or ended, and by progress_fork */
-    bool begun;           /* it was started before, in this process or in its parent */
+    bool begun;           /* the ticker has been started, in this process or in its parent */
     bool runs;
     int wake;           /* an eventfd; written to end the thread */
-    atomic_int leaving; /* the id of the thread that has been ended; 0: it has not seen that yet */
+    atomic_int leaving; /* id of the thread, once it has seen that it must end; before that 0 */
 } ticker = {.life = PTHREAD_MUTEX_INITIALIZER};
 
 static void *tick(void *unused)
@@ -109,7 +110,7 @@ static void *tick(void *unused)
     struct pollfd wake = {.fd = ticker.wake, .events = POLLIN};
     while (poll(&wake, 1, MILLISECONDS) <= 0) {
         pthread_mutex_lock(&line.lock);
-        /* If each text is printed, none is printed twice. */
+        /* If `every` is 0, each text has been printed when it was set. */
         if (line.every > 0) print_if_due(seconds_now());
         pthread_mutex_unlock(&line.lock);
     }
@@ -176,7 +177,7 @@ pid_t progress_fork(void)
 {
     pthread_mutex_lock(&ticker.life);
     end();
-    /* Its owner may be blocked because the console is not read. */
+    /* The owner of the lock may be blocked because the console is not read. */
     bool taken = mutex_lock_within(&line.lock, fork_waits);
     pid_t child = fork();
     int error = errno;
@@ -233,15 +234,17 @@ void progress_hurry(Progress *p)
     p->at_once = p->terminal;
 }
 
-/* Sets the text; `left` is the time that the work still takes, or negative. */
+/* Sets the text. `left` is the number of seconds that the work will still take; negative if
+ * unknown. */
 static void set_text(Progress *p, double now, double left, const char *fmt, va_list args)
 {
-    if (ticker.begun) start_ticker(); /* this may be a child of the process that began */
+    /* This process may be a forked child, which has no ticker yet. */
+    if (ticker.begun) start_ticker();
     pthread_mutex_lock(&line.lock);
     bool begins = line.text[0] == '\0' || line.began != p->began;
     if (line.last == 0) line.last = p->began;
-    /* A terminal shows each piece of work that takes long. Elsewhere only a long silence counts,
-     * however many pieces of work it has. */
+    /* A terminal shows each piece of work that takes long. Elsewhere a line is due only after a
+     * long time without any output, even if the work has changed in that time. */
     if (begins) line.next = p->terminal ? p->began + first_after : line.last + p->every;
     vsnprintf(line.text, sizeof line.text, fmt, args);
     line.began = p->began;
@@ -284,7 +287,7 @@ void progress_end(Progress *p)
     pthread_mutex_unlock(&line.lock);
 }
 
-/* ---- the live line of others ----------------------------------------------------------------- */
+/* ---- live lines that other files show -------------------------------------------------------- */
 
 void live_line_show(FILE *to, const char *text)
 {

@@ -12,8 +12,8 @@
  * newest text again and again, with the remaining or elapsed time, even while the caller is busy:
  * on a terminal it redraws the live line twice a second, elsewhere it prints a message every 30
  * seconds. The live line is cleared before another message is printed. Nothing is printed for work
- * that takes less than a second, on ranks other than 0, or if the log level is above LOG_INFO. One
- * piece of work has progress at a time. */
+ * that takes less than a second, on ranks other than 0, or if the log level is above LOG_INFO. Only
+ * one piece of work at a time can report its progress. */
 #ifndef MODEL_CORE_PROGRESS_H
 #define MODEL_CORE_PROGRESS_H
 
@@ -54,7 +54,7 @@ void progress_end(Progress *progress);
 pid_t progress_fork(void);
 
 /* Prints `text` as the live line over the cursor's line, cut to the terminal's width. It replaces
- * the line of the work in progress, until that sets its next text. */
+ * the line of the work in progress, until that work sets its next text. */
 void live_line_show(FILE *to, const char *text);
 /* Makes room for output on `to`: clears the live line if there is one, leaves the cursor at its
  * start, and prints no more lines of the work in progress until it sets its next text. */

@@ -28,7 +28,8 @@ void recorder_stop(Recorder *r)
     r->graph = NULL;
 }
 
-/* Returns the number of the stream; if all streams are the same, the first. */
+/* Returns the number of the stream. If all streams are the same one, as on the CPU, returns the
+ * first number. */
 static int stream_of(const Recorder *r, Stream stream)
 {
     int s = 0;
@@ -39,7 +40,7 @@ static int stream_of(const Recorder *r, Stream stream)
     return s;
 }
 
-/* Returns a node on the device's current stream that has what all kinds have in common. */
+/* Returns a node on the device's compute stream, with the fields that all kinds of nodes have. */
 static GraphNode node_on(const Device *on, NodeKind kind)
 {
     const Recorder *r = on->recorder;
@@ -94,8 +95,8 @@ void recorder_wait(Device *device, const Event *event)
     GraphNode node = node_on(device, NODE_WAIT);
     node.wait_stream = event->stream;
     node.wait_point = event->point - r->before[event->stream];
-    /* No node for a point before the graph began, or for the same stream, which is in order
-     * anyway. */
+    /* A wait adds no node if it is for a point before the graph began, or for a point of its own
+     * stream, which runs in order anyway. */
     if (node.wait_point > 0 && node.wait_stream != node.stream) add(r, &node);
 }
 

@@ -1,4 +1,4 @@
-/* sha256.c -- SHA-256 as FIPS 180-4 writes it, section 6.2, and HMAC as RFC 2104 does. */
+/* sha256.c -- SHA-256 as defined in section 6.2 of FIPS 180-4, and HMAC as defined in RFC 2104. */
 #include "model/core/sha256.h"
 
 #include <string.h>
@@ -73,7 +73,8 @@ void sha256_add(Sha256 *s, const void *data, size_t bytes)
 
 void sha256_end(Sha256 *s, unsigned char digest[SHA256_BYTES])
 {
-    /* A one bit, zeros up to 8 bytes before the end of a block, and the length in bits. */
+    /* The padding is a one bit, zeros up to 8 bytes before the end of a block, and the length of
+     * the data in bits. */
     static const unsigned char padding[SHA256_BLOCK_BYTES] = {0x80};
     unsigned char length[8];
     uint64_t bits = 8 * s->bytes;

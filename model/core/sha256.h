@@ -12,7 +12,8 @@ enum { SHA256_BYTES = 32, SHA256_BLOCK_BYTES = 64 };
 /* Writes the hash of data[0..bytes) to digest. */
 void sha256(const void *data, size_t bytes, unsigned char digest[SHA256_BYTES]);
 
-/* The same in pieces: begin, add each piece, end. */
+/* Hashes data that comes in pieces: call sha256_begin, sha256_add for each piece, then
+ * sha256_end. */
 typedef struct {
     uint32_t state[8];
     uint64_t bytes; /* number of bytes added so far */

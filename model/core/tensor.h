@@ -17,7 +17,7 @@ typedef struct Tensor {
     int ndim;
     int64_t dim[4];
     int64_t ld;                 /* elements between rows; equals the last dimension if dense */
-    const struct Tensor *scale; /* for fp8, which no present type uses */
+    const struct Tensor *scale; /* scale factors for fp8; no present type uses them */
 } Tensor;
 
 /* An optional operand that is absent. */

@@ -18,7 +18,7 @@ enum { USUAL = 80, LEAST = 40, MOST = 140, HANG = 4, LABEL = 16 };
 
 bool terminal_is(FILE *to)
 {
-    int fd = fileno(to); /* is -1 for a memory stream */
+    int fd = fileno(to); /* -1 for a stream into memory */
     return fd >= 0 && isatty(fd);
 }
 
@@ -100,7 +100,8 @@ static bool print_styled(FILE *to, const char *text, const Style *style)
 static void print_escaped(FILE *to, const char *text, const Style *style)
 {
     char *escaped = malloc(4 * strlen(text) + 1);
-    /* A message is one line: names in it may contain line feeds. */
+    /* Line feeds are escaped, too: names in a message may contain them, but a message is one
+     * line. */
     if (escaped) utf8_escape(escaped, text, false);
     flockfile(to);
     if (escaped == NULL || !print_styled(to, escaped, style)) {

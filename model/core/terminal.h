@@ -10,14 +10,14 @@
 
 /* Returns whether the stream writes to a terminal. */
 bool terminal_is(FILE *to);
-/* Returns the terminal's columns: the number that it reports, else the environment variable
- * COLUMNS, else 80. */
+/* Returns the terminal's number of columns: the number that it reports, else the environment
+ * variable COLUMNS, else 80. */
 int terminal_columns(FILE *to);
-/* Returns the columns of folded lines on `to`: one less than the terminal has, between 39 and 139.
- * LINE_COLUMNS if `to` is not a terminal. */
+/* Returns the number of columns of folded lines on `to`: one less than the terminal has, but at
+ * least 39 and at most 139. Returns LINE_COLUMNS if `to` is not a terminal. */
 int terminal_line(FILE *to);
-/* Returns whether terminals get colours: unless NO_COLOR is set in the environment or TERM is
- * "dumb". */
+/* Returns whether text on a terminal may have colours: not if the environment sets NO_COLOR, or
+ * TERM to "dumb". */
 bool terminal_colours(void);
 
 typedef enum { MARK_NONE, MARK_WARNING, MARK_ERROR } Mark;

@@ -23,8 +23,8 @@ static bool is_in(const CodeRange *range, size_t n, uint32_t code)
 }
 
 /* Returns the columns of a character: 0, 1 or 2. The C library knows widths only after setlocale,
- * and this program keeps the locale "C" so that numbers have a point. The blocks below are the
- * scripts that are wholly wide, and the marks that are common in text. */
+ * and this program keeps the locale "C" so that numbers have a point. The ranges below contain the
+ * combining marks that are common in text, and the scripts whose characters are all wide. */
 static int character_columns(uint32_t code)
 {
     static const CodeRange none[] = {
@@ -136,7 +136,7 @@ static const char *end_of_command(const char *p, int names)
 /* The line that is being folded. */
 typedef struct {
     const char *text, *at;   /* the whole text, and where the line begins */
-    const char *command_end; /* of the last command that is longer than a line; else `text` */
+    const char *command_end; /* end of the last command longer than a line; if none, `text` */
     int room, full;          /* columns of this line, and of an indented line */
     Wrap wrap;
 } Line;
@@ -167,10 +167,10 @@ static bool is_preferred(const Line *l, const char *p)
  * has to begin. If that is before l->command_end, the line needs a backslash. */
 static const char *end_of_line(Line *l)
 {
-    enum { BACKSLASH = 2 }; /* and a space before it */
+    enum { BACKSLASH = 2 }; /* columns of a backslash and the space before it */
     const char *good = NULL, *any = NULL, *p = l->at, *end = p + strlen(p);
     const char *first = p + strspn(p, " "); /* do not break inside the indentation */
-    const char *whole = p;                  /* nor anywhere before this place */
+    const char *whole = p;                  /* do not break before this position either */
     int columns = 0;
     while (*p && *p != '\n') {
         bool was_inside = p < l->command_end;

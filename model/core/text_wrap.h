@@ -8,11 +8,11 @@
 #include <stddef.h>
 
 /* Where a line may end. A word longer than a line stays whole, so that it can be copied.
- * WRAP_PROSE: at any space. WRAP_FIGURES: the same, but preferably at two spaces in a row, or after
- * a comma, colon or semicolon. WRAP_HARD: like WRAP_PROSE, but breaks words that are too long.
- * WRAP_MESSAGE: at any space, but preferably at two in a row; and a command such as "./train eval
- * out/demo" stays on one line. A command longer than a line is folded between its words, each line
- * but the last ending with a backslash, so that it can still be pasted into a shell. */
+ * WRAP_PROSE: at any space. WRAP_FIGURES: like WRAP_PROSE, but preferably at two spaces in a row,
+ * or after a comma, colon or semicolon. WRAP_HARD: like WRAP_PROSE, but breaks words that are too
+ * long. WRAP_MESSAGE: at any space, but preferably at two in a row; and a command such as "./train
+ * eval out/demo" stays on one line. A command longer than a line is folded between its words, each
+ * line but the last ending with a backslash, so that it can still be pasted into a shell. */
 typedef enum { WRAP_PROSE, WRAP_FIGURES, WRAP_HARD, WRAP_MESSAGE } Wrap;
 
 /* Lines have at most `columns` columns. The first one starts after `used` columns, and the others
@@ -22,7 +22,7 @@ typedef struct {
     Wrap wrap;
 } Fold;
 
-/* The columns of a line if the output is not a terminal. */
+/* The number of columns of a line if the output is not a terminal. */
 enum { LINE_COLUMNS = 79 };
 
 /* Writes the folded text to out[0..n), always terminated, and returns the length of the whole

@@ -9,14 +9,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Looks in the packages below PREFIX/lib. A Python of Debian keeps them in dist-packages, others in
- * site-packages. */
+/* Looks for the file, as wheels_find does, in the packages below PREFIX/lib. Debian's Python keeps
+ * packages in dist-packages, other Pythons in site-packages. */
 static bool find_below(const char *prefix, const char *file, char *path, size_t n)
 {
     glob_t found = {0};
     char *pattern =
         text_format("%s/lib/python3*/{site,dist}-packages/nvidia/*/lib/%s", prefix, file);
-    /* The names are sorted, so the choice does not depend on the order in the folders. */
+    /* glob sorts the names, so the choice does not depend on the order in which the system lists
+     * them. */
     bool any = glob(pattern, GLOB_BRACE, NULL, &found) == 0 && found.gl_pathc > 0 &&
                (size_t)snprintf(path, n, "%s", found.gl_pathv[0]) < n;
     globfree(&found);
@@ -24,8 +25,8 @@ static bool find_below(const char *prefix, const char *file, char *path, size_t 
     return any;
 }
 
-/* Looks in the packages of the first python3 in PATH. In a virtual environment this is a link; the
- * packages are found from the folder of the link, not of its target. */
+/* Looks in the packages of the first python3 in PATH. In a virtual environment python3 is a
+ * symbolic link; the packages are near the folder of the link, not near its target. */
 static bool find_beside_python(const char *file, char *path, size_t n)
 {
     const char *given = getenv("PATH");

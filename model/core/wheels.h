@@ -8,8 +8,8 @@
 
 /* Looks for a file such as "libnccl.so.2" in the packages nvidia/PACKAGE/lib of, in this order, the
  * virtual environment ($VIRTUAL_ENV, $CONDA_PREFIX), the python3 in PATH, the user (~/.local) and
- * the system (/usr/local, /usr). Writes the path of the first one and returns true. If there is
- * none, returns false. No Python is run. */
+ * the system (/usr/local, /usr). Writes the path of the first such file to path[0..n) and returns
+ * true. Returns false if there is no such file. Runs no Python. */
 bool wheels_find(const char *file, char *path, size_t n);
 
 #endif

@@ -40,17 +40,18 @@ static HOST_DEVICE inline void scale_advance(StepState *state, const StepConstan
 
 /* ---- spikes ---------------------------------------------------------------------------------- */
 
-/* A spike is a loss above median + spike_deviations x deviation. The median is taken over the last
- * LOSS_WINDOW finite losses of updates. The deviation is the median of their distances from it,
- * times 1.4826, which makes it the standard deviation if losses are normally distributed. The
- * deviation is at least LOSS_FLOOR times the median: with losses that hardly differ, for example at
- * a small learning rate, any rise would otherwise be a spike. A loss that is not finite is a spike,
- * too. The median of n numbers is the one with n / 2 before it in ascending order, so it is always
- * one of them. */
+/* A spike is a loss above median + spike_deviations x deviation. The median is that of the last
+ * LOSS_WINDOW finite losses of updates. The deviation is 1.4826 times the median distance of these
+ * losses from their median; if they are normally distributed, this is their standard deviation. A
+ * loss that is not finite is a spike, too.
+ *
+ * The deviation is at least LOSS_FLOOR times the median: with losses that hardly differ, for
+ * example at a small learning rate, any rise would otherwise be a spike. The median of n numbers is
+ * the one with n / 2 numbers before it in ascending order, so it is always one of them. */
 #define LOSS_FLOOR 0x1p-8
 
-/* Returns the median of x[0..n), n > 0, or of their distances from *around if that is not NULL. In
- * O(n^2) and without memory: it is needed for few steps. */
+/* Returns the median of x[0..n), n > 0. If `around` is not NULL, returns the median of the
+ * distances |x[i] - *around| instead. Takes O(n^2) time and no extra memory; few steps need it. */
 static HOST_DEVICE inline double losses_median(const double *x, int64_t n, const double *around)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -66,7 +67,8 @@ static HOST_DEVICE inline double losses_median(const double *x, int64_t n, const
     return 0.0; /* not reached: all losses are finite */
 }
 
-/* Determines whether the decision's loss is a spike, and sets its fields about it. */
+/* Determines whether decision->loss is a spike. If it is, sets the decision's fields spike, median
+ * and deviation. */
 static HOST_DEVICE inline void spike_find(StepDecision *decision, const StepState *state,
                                           const StepConstants *constants)
 {
@@ -100,10 +102,12 @@ static HOST_DEVICE inline void losses_add(StepState *state, double loss)
 
 /* ---- the decision ---------------------------------------------------------------------------- */
 
-/* Decides on a step from its sums and advances the state. lr[0 .. updates) is the table described
- * at op_step_decide. Samples, tokens and steps are counted even if the update is skipped, and steps
- * = updates + skipped. skips_in_row counts the non-finite steps since the last update, and
- * spikes_in_row the spikes. A step without any target is also skipped but is in neither count,
+/* Decides on a step from its sums and advances the state. lr[0 .. updates) holds the learning
+ * rates, as described at op_step_decide. Samples, tokens and steps are counted even if the update
+ * is skipped, so steps = updates + skipped.
+ *
+ * skips_in_row counts the steps with non-finite gradients since the last update, and spikes_in_row
+ * the spikes. A step without any target is also skipped but is in neither of the two counts,
  * because it is no sign of divergence. A step that is skipped because of non-finite gradients is
  * not a spike, whatever its loss. */
 static HOST_DEVICE inline StepDecision decision_rule(StepState *state, const StepStats *stats,
@@ -111,10 +115,11 @@ static HOST_DEVICE inline StepDecision decision_rule(StepState *state, const Ste
                                                      const StepConstants *constants)
 {
     int64_t last = updates - 1;
-    /* One non-finite gradient makes the sum of squares non-finite. The gradients were multiplied by
-     * the loss scale and divided by the nominal number of targets. `correction` undoes both, so the
-     * norm, and with it clipping, applies to the true mean, or to summed_ranks times the mean if
-     * the gradients of ranks are added rather than averaged. */
+    /* One non-finite gradient makes the sum of squares non-finite, so this test covers all
+     * gradients. The gradients were multiplied by the loss scale and divided by the nominal number
+     * of targets. `correction` undoes both and divides by the actual number of targets. So the
+     * norm, and with it clipping, applies to the gradient of the mean loss. If the gradients of
+     * ranks are added rather than averaged, it applies to summed_ranks times that gradient. */
     bool overflow = !isfinite(stats->sq_norm), empty = !(stats->targets > 0.0);
     double correction =
         empty ? 0.0 : constants->nominal_targets / stats->targets / state->loss_scale;

@@ -11,7 +11,7 @@
 /* Returns the number that a word adds to the hash. For a fixed index it is a bijection of the word,
  * so a single changed word always changes the sum: every step is a bijection (exclusive or with a
  * constant or with higher bits, product with an odd number). The index is multiplied, so that equal
- * words at different places, such as zeros, add unrelated numbers. */
+ * words at different positions, such as zeros, add unrelated numbers. */
 static HOST_DEVICE inline uint64_t hash_word(uint64_t index, uint64_t word)
 {
     uint64_t x = word ^ ((index + 1) * 0x9E3779B97F4A7C15u);

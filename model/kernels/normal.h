@@ -6,9 +6,9 @@
  * words 3:2 the draw b. u = 1 - (a >> 12) / 2^52 in (0, 1], v = (b >> 12) / 2^52 in [0, 1), radius
  * = sqrt(-2 ln u). Element 2p is radius cos(2 pi v), and element 2p + 1 is radius sin(2 pi v).
  *
- * The arithmetic uses only + - x / and the square root in double, each rounded once. -std=c11 keeps
- * gcc from contracting them, -fmad=false keeps nvcc from it, and a test compares every level with
- * golden bits. */
+ * The arithmetic uses only + - x / and the square root in double, each rounded once. Products and
+ * sums are not contracted to fused multiply-adds: -std=c11 prevents this in gcc, -fmad=false in
+ * nvcc. A test compares every CPU level with golden bits. */
 #ifndef MODEL_KERNELS_NORMAL_H
 #define MODEL_KERNELS_NORMAL_H
 
@@ -32,8 +32,8 @@ static HOST_DEVICE inline double normal_one_to_two(uint64_t bits)
     return vmath_from_f64(bits >> 12 | 0x3ff0000000000000u);
 }
 
-/* Compute sin t and cos t for |t| <= pi / 4 by Taylor series; the first omitted terms are below
- * 5e-17 and 3e-18. */
+/* Return sin t and cos t for |t| <= pi / 4 by Taylor series, where t2 = t^2. The first omitted
+ * terms are below 5e-17 (sine) and 3e-18 (cosine). */
 static HOST_DEVICE inline double normal_sine(double t, double t2)
 {
     double p = -1.0 / 1307674368000.0;

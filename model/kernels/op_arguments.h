@@ -1,6 +1,7 @@
 /* op_arguments.h -- the names and the structure of each op's arguments, for code that is generated
- * for every op: the recorder of ops, the ops of a counted device, and the tests' late device. A
- * macro cannot extract the names from oplist.h, so a new op needs a row here. */
+ * for every op: the recorder of ops, the ops of a counted device, and the tests' device that delays
+ * its work (tests/support/device/late_device.h). A macro cannot extract the names from oplist.h, so
+ * a new op needs a row here. */
 #ifndef MODEL_KERNELS_OP_ARGUMENTS_H
 #define MODEL_KERNELS_OP_ARGUMENTS_H
 
@@ -43,8 +44,8 @@
 #define ARGUMENTS_adamw       range, n, decision, hyper
 #define ARGUMENTS_sgd         range, n, decision, hyper
 
-/* EACH(do, a, b, ...) expands to do(a) do(b) ... for up to 16 arguments, LISTED to the same with
- * commas. */
+/* EACH(do, a, b, ...) expands to do(a) do(b) ... for up to 16 arguments. LISTED(do, a, b, ...)
+ * expands to do(a), do(b), ... */
 #define NTH(_1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, n, ...) n
 #define EACH_1(between, do, a)                                                                     \
     do                                                                                             \

@@ -39,8 +39,8 @@ static int memory_operands(const OpCase *c, OperandSpec *s)
             *p++ = typed(vector("src", ROLE_IN, c->n), c->option ? TYPE_GRAD : TYPE_STORAGE);
         break;
     default:
-        /* op_normal: an angle of up to 2 pi carries about that many roundoff errors, hence a bound
-         * of 16. */
+        /* op_normal: the rounding error of an angle of up to 2 pi is of the order of 2 pi roundoff
+         * units, hence the bound of 16. */
         *p++ = deep(vector("x", ROLE_OUT, c->n), 1, 16);
         break;
     }
@@ -214,7 +214,7 @@ static OperandSpec factored(OperandSpec s, double factors)
     return s;
 }
 
-/* Describes the gradient of a bias: the column sums of output sums_of - 1, which has `rows`
+/* Describes the gradient of a bias: the column sums of output number sums_of - 1, which has `rows`
  * rows. */
 static OperandSpec bias_sums(const OpCase *c, const char *name, int sums_of, int64_t cols,
                              int64_t rows)
@@ -239,8 +239,8 @@ static int attention_operands(const OpCase *c, OperandSpec *s)
     int i = 0;
     if (c->op == OP_attention_backward) {
         depth = 2 * depth + 2 * sum_depth(c->tq * (a->heads / a->kv_heads));
-        /* An error of a factor is an error of a term of the sum, and dv has the largest terms
-         * relative to its sums. */
+        /* A rounded factor (OperandSpec.factors) adds its error to a term of the sum. dv has the
+         * largest terms relative to its sums, so its bound is the largest. */
         s[i++] =
             factored(deep(cube("dq", output(c->accumulate), c->batch, c->tq, hd), 1, depth), 3);
         s[i++] =

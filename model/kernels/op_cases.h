@@ -23,16 +23,19 @@ typedef enum {
     FILL_NORMAL,    /* low + high * normal */
     FILL_UNIFORM,   /* [low, high) */
     FILL_INTEGER,   /* low .. high - 1 */
-    FILL_FIRST_KEY, /* per query: the first key it attends to, at most the last one */
+    FILL_FIRST_KEY, /* per query: a first key between 0 and the last key it sees */
     FILL_SEGMENTS   /* a table of CASE_SEGMENTS segments, which the caller chooses */
 } FillKind;
 
-/* One tensor operand. The error allowed on an output element is
- *   (roundings * u(its type) + depth * u(compute)) * max(|exact|, rms of the tensor),
- * u = unit roundoff: `roundings` counts how often a value on its way is rounded to the operand's
- * type; `depth` bounds the errors of the compute type. The error of a sum of k terms grows like a
- * random walk, as sqrt(k) u; the largest error of thousands of elements is within 4 times this. The
- * few further operations of a formula count 1 each, own exp and tanh 4. */
+/* One tensor operand. With u = unit roundoff, the error allowed on an output element is
+ *
+ * (roundings * u(its type) + depth * u(compute)) * max(|exact|, rms of the tensor).
+ *
+ * `roundings` counts how often a value is rounded to the operand's type before or when it is
+ * stored. `depth` bounds the errors made in the compute type. The error of a sum of k terms grows
+ * like a random walk, as sqrt(k) u, and the largest error of thousands of elements is within 4
+ * times this. Each of the few further operations of a formula counts 1, and the program's own exp
+ * and tanh count 4. */
 typedef struct {
     const char *name;
     Role role;
@@ -42,9 +45,9 @@ typedef struct {
     int64_t dim[3];
     FillKind fill;
     double low, high;
-    bool derived; /* result of a forward op: stats, o, lse, losses */
-    int alias_of; /* 1 + the operand whose memory it shares, 0 none */
-    int sums_of;  /* 1 + the output whose stored columns it sums; 0 none */
+    bool derived; /* an input that a forward op computes: stats, o, lse, losses */
+    int alias_of; /* 1 + number of the operand whose memory it shares; 0: none */
+    int sums_of;  /* 1 + number of the output whose stored columns it sums; 0: none */
     double roundings, depth;
     double factors; /* further roundings if factors of products are rounded to 16 bits, as tensor
                        cores require for attention weights and their gradients */
@@ -57,8 +60,8 @@ typedef struct {
     int64_t outputs;       /* linear: O */
     int64_t groups;        /* norm, rope: K, so that cols = K * width; sum: the sources */
     int64_t table;         /* rows of the embedding or rope table */
-    int64_t first;         /* token ops: first_row; losses of cut logits: first_col */
-    Segment part;          /* normal */
+    int64_t first;         /* token ops: first_row; losses of logits split among ranks: first_col */
+    Segment part;          /* normal: the part of the parameter */
     int64_t batch, tq, tk; /* attention */
     Attention attention;
     int64_t vocab_size; /* loss */
@@ -67,13 +70,13 @@ typedef struct {
     Epilogue epilogue;
     bool accumulate, accumulate_dx, accumulate_db;
     bool bias;       /* the optional vector is present; attention_backward: dbq, dbk and dbv */
-    bool option;     /* pre, first_key, inverse, backward, master, columns; sum: the sources, not
-                        dst, have the gradient's type */
+    bool option;     /* the op's other optional operand or flag (pre, first_key, inverse, backward,
+                        master, columns); sum: the sources, not dst, have the gradient's type */
     bool variant;    /* adamw: not decoupled, no bias correction; sgd: nesterov */
     bool stochastic; /* adamw, sgd: weights are rounded stochastically, so bf16 storage only */
-    bool moments;    /* adamw: the averages are bf16, so bf16 storage only */
-    int alias;       /* 0 none, else the number of a permitted alias */
-    double value;    /* fill; logits: spread; normal: std; sgd: momentum */
+    bool moments;    /* adamw: exp_avg and exp_avg_sq are bf16, so bf16 storage only */
+    int alias;       /* 0: no operands share memory; else the number of a permitted alias */
+    double value;    /* fill: the value; losses: spread of the logits; normal: std; sgd: momentum */
 } OpCase;
 
 /* Writes the descriptions of the operands in the order of the op's tensor arguments; returns their
@@ -85,11 +88,12 @@ DType op_case_dtype(TypeClass type, DType storage, DType grad);
 void op_case_run(Device *dev, const OpCase *c, const Tensor t[CASE_OPERANDS],
                  const StepDecision *decision);
 /* Returns the smallest possible memory traffic of a call in bytes: every operand is read or written
- * once, updates count twice, and a table counts at most one row per index. It is computed from the
- * roles of the operands; op_cost.h computes the same number from a call's arguments. */
+ * once. An operand that is both read and written counts twice, and a table counts at most one row
+ * per index. The number is computed from the roles of the operands; op_cost.h computes the same
+ * number from a call's arguments. */
 double op_case_bytes(const OpCase *c, DType storage, DType grad);
-/* Returns the multiplications and additions of matrix multiplications and attention; 0 for other
- * ops. */
+/* Returns the number of multiplications and additions in matrix multiplications and attention; 0
+ * for other ops. */
 double op_case_flops(const OpCase *c);
 /* Writes a description such as "norm_backward n 17 cols 48 k 3 acc" for messages. Returns buf. */
 const char *op_case_describe(const OpCase *c, char *buf, size_t n);
@@ -100,8 +104,8 @@ AdamW op_case_adamw(const OpCase *c);
 Sgd op_case_sgd(const OpCase *c);
 /* The seed of stochastic cases, and the number of segments in their table. */
 enum { CASE_SEED = 4242, CASE_SEGMENTS = 3 };
-/* Returns word `word` of a segment table for timing, with whole parameters that begin at multiples
- * of 128. */
+/* Returns word number `word` of the table of segments that timed calls use. Each segment is a whole
+ * parameter that begins at a multiple of 128. */
 int64_t op_bench_segment_word(const OpCase *c, int64_t word);
 /* Returns the gradient type with which a case is timed: the compute type, or the storage type if
  * there are no master weights. */
@@ -110,11 +114,12 @@ DType op_case_grad(const OpCase *c, DType storage);
 /* Sets *cases to the calls of a GPT-2 124M step at 1024 tokens, for timing; returns their number.
  */
 int op_cases_bench(const OpCase **cases);
-/* Returns one of these calls scaled to another number of tokens: rows, sequences of attention and
- * logits grow with it. Below 1024 tokens all large sizes shrink in proportion, also sequence
- * lengths, tables and parameter ranges, so all cases can be tried quickly. */
+/* Returns call c of op_cases_bench scaled to another number of tokens: rows, sequences of attention
+ * and logits grow with it. Below 1024 tokens all large sizes shrink in proportion, sequence
+ * lengths, tables and parameter ranges included, so all cases can be tried quickly. */
 OpCase op_case_at(const OpCase *c, int64_t tokens);
-/* Returns `at_1024` scaled down for fewer than 1024 tokens, at least 1. */
+/* Returns the size `at_1024`, which is for 1024 tokens, scaled down for fewer tokens; at least
+ * 1. */
 int64_t op_bench_scaled(int64_t at_1024, int64_t tokens);
 
 #endif

@@ -92,7 +92,8 @@ int op_case_optimizer_operands(const OpCase *c, OperandSpec *s)
         s[4] = segments;
         return 5;
     }
-    /* Averages of squares are not negative, and the op takes their root. */
+    /* Averages of squares are not negative, and the op takes their square root, so they are filled
+     * with numbers in [0, 1). */
     s[4] = filled(s[3], FILL_UNIFORM, 0, 1);
     s[4].name = "exp_avg_sq";
     if (c->moments) s[4] = deep(s[4], 2, 8);

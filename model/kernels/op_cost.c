@@ -60,8 +60,8 @@ static int64_t picked(Tensor table, Tensor indices)
     return rows * tensor_cols(table) * (int64_t)dtype_size(table.dtype);
 }
 
-/* Returns the extra bytes of a table's gradient: `=` writes all of it, `+=` reads and writes the
- * selected rows. */
+/* Returns by how many bytes the traffic of a table's gradient differs from its size: `=` writes all
+ * of it, so by 0; `+=` reads and writes only the selected rows. */
 static int64_t more_of_table(Tensor dtable, Tensor indices, bool accumulate)
 {
     return accumulate ? 2 * picked(dtable, indices) - bytes_of(dtable) : 0;
@@ -93,7 +93,8 @@ static int64_t bytes_on_host(Tensor t)
     return t.place == PLACE_HOST ? bytes_of(t) : 0;
 }
 
-/* Returns how many of these bytes are states in host memory. */
+/* Returns how many bytes of master weights and optimizer slots in host memory an update reads and
+ * writes. */
 static int64_t host_bytes(const UpdateRange *range, int n)
 {
     int64_t bytes = 0;
@@ -103,8 +104,8 @@ static int64_t host_bytes(const UpdateRange *range, int n)
     return bytes;
 }
 
-/* Returns how many more bytes the call of an op with tables, norms or activations moves than its
- * tensor arguments have. */
+/* Returns how many more bytes a call moves than its tensor arguments have (fewer: negative), for
+ * ops with tables, norms or activations. */
 static int64_t more_of_layers(OpId op, const void *arguments)
 {
     switch (op) {
@@ -146,7 +147,7 @@ static int64_t more_of_layers(OpId op, const void *arguments)
     }
 }
 
-/* The same for the other ops. */
+/* Returns the same difference as more_of_layers, for the other ops. */
 static int64_t more_of_step(OpId op, const void *arguments)
 {
     switch (op) {
@@ -203,7 +204,8 @@ static OpCost product(int64_t m, int64_t n, int64_t k)
 static OpCost attention(Tensor q, Tensor k, Attention a, int products)
 {
     int64_t queries = q.dim[1], keys = k.dim[1];
-    /* Number of queries that see only a part of the keys, and of the keys that they see. */
+    /* few: the number of queries that see only a part of the keys. seen: the number of pairs of a
+     * query and a key that it sees. */
     int64_t few = max_i64(0, min_i64(queries, keys - a.causal_offset));
     double seen = (double)few * (double)a.causal_offset + 0.5 * (double)few * (double)(few + 1) +
                   (double)(queries - few) * (double)keys;

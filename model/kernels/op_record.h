@@ -6,7 +6,7 @@
 #include "model/kernels/ops.h"
 
 /* record_NAME(storage, arguments of op_NAME) adds the call, with its cost (op_cost.h), to the graph
- * of dev->recorder, which must be there. `storage` is the type of the operands. */
+ * of dev->recorder, which must not be NULL. `storage` is the type of the operands. */
 #define PARAMETERS(...)      __VA_ARGS__
 #define OP(name, parameters) void record_##name(DType storage, PARAMETERS parameters);
 #define OP_WITHOUT_CUDA      OP

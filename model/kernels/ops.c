@@ -248,8 +248,8 @@ static void record_product(const Device *dev, Product product)
     if (p && p->product && p->n_products < p->max_products) p->product[p->n_products++] = product;
 }
 
-/* Checks pre, the tensor of values before the epilogue. It is allowed only with an epilogue, and
- * `required` says that backward needs it. */
+/* Checks pre, the tensor of values before the epilogue. It is allowed only with an epilogue. If
+ * `required`, it must be present, because the op reads it. */
 static void check_pre(OpId op, Epilogue epilogue, bool required, Operand pre, Operand like)
 {
     bool present = tensor_present(pre.tensor);

@@ -1,16 +1,17 @@
 /* ops.h -- the list of ops: every computation of the program on typed tensors, with its contract.
  *
  * Each op_ function (ops.c, ops_model.c) checks shapes and dtypes, measures time if a profile is
- * attached, and calls the implementation in the device's table. The CPU table is the reference that
- * the other tables are tested against.
+ * attached, and calls the implementation in the device's table of functions. The CPU's
+ * implementation is the reference against which those of other devices are tested.
  *
  * Letters: B batch, T sequence, N = B*T rows, L blocks, C hidden, H query heads, G key/value heads,
  * D head size, F mlp size, V vocabulary, Vp padded vocabulary, V' the rows of a token table on one
  * rank, P positions, I and O the inputs and outputs of a linear layer, K groups (heads) of W
  * elements in a row that is normalised. Gradients are dx, dw. "storage": f64, f32, bf16 or f16, the
  * same for all storage operands of a call. "compute": f64 for f64 storage, else f32; all arithmetic
- * and accumulation uses this type. "grad": dtype of the gradient buffers, storage or compute. The
- * order of every sum depends only on shapes and thread count: there are no atomics. Rows may be
+ * and accumulation uses this type. "grad": dtype of the gradient buffers, storage or compute.
+ *
+ * The order of every sum depends only on shapes and thread count: there are no atomics. Rows may be
  * strided (ld) unless an operand is described as dense. Outputs must not alias inputs unless the
  * contract allows it. */
 #ifndef MODEL_KERNELS_OPS_H
@@ -31,16 +32,16 @@ typedef enum { EPILOGUE_NONE, EPILOGUE_GELU, EPILOGUE_GELU_OF_SUM } Epilogue;
 typedef struct {
     int64_t heads, kv_heads,
         head_size;         /* H, G, D; G divides H, query head h reads kv head h / (H / G) */
-    int64_t causal_offset; /* query t attends to keys 0 .. t + causal_offset (Tk - Tq: the usual
-                              alignment) */
+    int64_t causal_offset; /* query t attends to keys 0 .. t + causal_offset; with the usual value
+                              Tk - Tq, the last query attends to all keys */
     double scale;          /* factor of the scores, 1 / sqrt(D) */
 } Attention;
 
 /* The tensors of op_attention_backward. */
 typedef struct {
-    Tensor dq, dk, dv;    /* results */
+    Tensor dq, dk, dv;    /* gradients of q, k and v, the results */
     Tensor dout, q, k, v; /* dout: the gradient of o */
-    Tensor o, lse;        /* of forward */
+    Tensor o, lse;        /* results of the forward op */
     Tensor first_key;     /* NO_TENSOR: every query attends to keys from 0 on */
     /* The gradients of biases that were added to the rows of q, k and v. All three or none. */
     Tensor dbq, dbk, dbv;
@@ -57,12 +58,12 @@ typedef struct {
     bool nesterov;
 } Sgd;
 
-/* Position of a parameter in a flat range of weights. The segment covers elements i >= start of the
- * range, up to the next segment's start. With k = i - start, element i is at row k / cols and
- * column k % cols of this rank's part of the parameter, and is element first + row * whole_cols +
- * column of the whole parameter (segment_rule.h). If cols == whole_cols, this is first + k, and
- * both may be 0. start is negative if the range begins inside the parameter. A gap belongs to the
- * segment before it. */
+/* Tells where a parameter lies in a flat range of weights. The segment covers elements i >= start
+ * of the range, up to the next segment's start. With k = i - start, element i is at row k / cols
+ * and column k % cols of this rank's part of the parameter, and is element first + row * whole_cols
+ * + column of the whole parameter (segment_rule.h). If cols == whole_cols, this is first + k, and
+ * cols and whole_cols may both be 0. start is negative if the range begins inside the parameter. A
+ * gap after a parameter belongs to the parameter's segment. */
 typedef struct {
     uint64_t stream; /* rng_stream of the parameter's name */
     int64_t start;
@@ -73,9 +74,9 @@ typedef struct {
 #define SEGMENT_WORDS ((int64_t)(sizeof(Segment) / sizeof(int64_t)))
 
 /* Stochastic rounding of the values that a range keeps in bf16 between updates: its weights, if
- * they have no master, and adamw's averages of squares. The random bits depend only on (seed,
- * stream, element of the whole parameter, update), so the rounding is the same however parameters
- * are packed, split or sharded. The rule is in rounding_rule.h. */
+ * they have no master, and adamw's running averages of squared gradients. The random bits depend
+ * only on (seed, stream, element of the whole parameter, update), so the rounding is the same
+ * however parameters are packed, split or sharded. The rule is in rounding_rule.h. */
 typedef struct {
     uint64_t seed;
     Tensor segments; /* (S, SEGMENT_WORDS) i64 dense: Segments in ascending order of start */
@@ -86,17 +87,18 @@ typedef struct {
 typedef struct {
     Tensor weight, grad;
     Tensor master; /* absent: the weight itself is updated */
-    /* adamw: averages of the gradient and of its square, in the compute dtype; for bf16 weights,
-     * both may be bf16. sgd: momentum, in the compute dtype */
+    /* adamw: running averages of the gradient and of its square, in the compute dtype; for bf16
+     * weights, both may be bf16. sgd: momentum, in the compute dtype */
     Tensor slot[2];
     Rounding rounding; /* without segments, weights are rounded to nearest even */
-    int group;         /* which of the call's hyperparameters apply, below UPDATE_GROUPS */
+    int group;         /* index into the call's array of hyperparameters, below UPDATE_GROUPS */
 } UpdateRange;
 
-/* Largest number of different hyperparameters in a call of op_adamw or op_sgd. */
+/* Largest number of different sets of hyperparameters in a call of op_adamw or op_sgd. */
 enum { UPDATE_GROUPS = 2 };
 
-/* Returns how many hyperparameters a call with these ranges reads: the largest group plus 1. */
+/* Returns how many sets of hyperparameters a call with these ranges reads: the largest group plus
+ * 1. */
 static inline int update_groups(const UpdateRange *range, int n)
 {
     int groups = 0;
@@ -124,12 +126,12 @@ typedef enum {
 
 extern const char *const op_name[OP_COUNT];
 
-/* One matrix multiplication; `./train bench step` repeats those of a step. */
+/* One matrix multiplication; `./train bench step` repeats the matrix multiplications of a step. */
 typedef struct {
     OpId op; /* linear_forward, linear_backward_input, linear_backward_weight */
     int64_t n, inputs, outputs;
     bool accumulate;
-    DType result; /* dtype of the result: the storage type or, of a weight's gradient, also f32 */
+    DType result; /* dtype of the result: the storage type; a weight's gradient may also be f32 */
 } Product;
 
 /* Start and end of one call on the device's time line. */
@@ -139,13 +141,14 @@ typedef struct {
 } OpMark;
 
 /* Times and counts of ops, recorded by the op_ functions while dev->profile is set. The start and
- * end of each call are marked on the device without waiting, except when all marks are in use. */
+ * end of each call are marked on the device without waiting. Only when all marks are in use does
+ * the next call wait and collect them (profile_collect). */
 typedef struct Profile {
     double seconds[OP_COUNT]; /* seconds of device time, of the calls collected so far */
     int64_t calls[OP_COUNT];
-    Product *product; /* capacity max_products; NULL: not recorded */
+    Product *product; /* array of max_products, or NULL: products are not recorded */
     int64_t n_products, max_products;
-    OpMark *mark; /* max_marks > 0 of them, zeroed */
+    OpMark *mark; /* array of max_marks > 0 marks, zeroed by the caller */
     int64_t n_marks, max_marks;
 } Profile;
 
@@ -166,20 +169,23 @@ void op_add(Device *dev, Tensor y, Tensor a, Tensor b);
  * memory. */
 enum { SUM_SOURCES = 64 };
 /* Computes dst = src[0] + src[1] + ... + src[n - 1], added in this order; every sum over ranks uses
- * it. Any float types, the same for all sources; dense, equal counts. Accumulated in f64 if dst or
- * the sources are f64, else in f32, and rounded once (from f64 to 16 bits through f32, as in
- * op_copy). f64 to f64 works on every device, for a step's sums; conversion from or to f64 requires
- * a device with f64 ops. n >= 1; dst may be one of the sources if it has their type.
- * The bits are the same on every CPU level and device, for every thread count and however the
- * tensors are divided. */
+ * it. Any float types, the same for all sources; dense, equal counts. n >= 1; dst may be one of the
+ * sources if it has their type.
+ *
+ * The sum is accumulated in f64 if dst or the sources are f64, else in f32, and rounded once (from
+ * f64 to 16 bits through f32, as in op_copy). A sum of f64 sources to f64 works on every device,
+ * because the sums of a step need it; conversion from or to f64 requires a device with f64 ops. The
+ * bits are the same on every CPU level and device, for every thread count and however the tensors
+ * are divided. */
 void op_sum(Device *dev, Tensor dst, const Tensor *src, int n);
 /* Sets dst to the largest of src[0], src[1], ..., src[n - 1], element by element. Among equal
- * values (0 and -0) the first is taken; a NaN in any source gives a NaN. All of one float type,
- * dense, equal counts; f64 works on every device. n >= 1; dst may be one of the sources. */
+ * values (0 and -0) the first is taken; a NaN in any source gives a NaN. dst and all sources have
+ * one float type, are dense and have equal counts; f64 works on every device. n >= 1; dst may be
+ * one of the sources. */
 void op_maximum(Device *dev, Tensor dst, const Tensor *src, int n);
-/* Computes columns (C) compute = the column sums of x (N, C) storage, the gradient of a bias added
- * to each row. They can be passed to linear_backward_weight and have the same bits as the sums that
- * op computes itself. */
+/* Computes columns (C) compute = the column sums of x (N, C) storage. If x is the gradient of rows
+ * to which a bias was added, this is the bias's gradient. The sums can be passed to
+ * linear_backward_weight and have the same bits as the sums that op computes itself. */
 void op_column_sum(Device *dev, Tensor columns, Tensor x);
 /* Sets x[i] = std * normal(seed, stream, element), where `part` gives the stream and the element of
  * the whole parameter for each index i of x. All of x lies in `part`, so part->start <= 0. x dense,
@@ -217,9 +223,9 @@ void op_norm_forward(Device *dev, Tensor y, Tensor stats, Tensor x, Tensor w, Te
 void op_residual_norm_forward(Device *dev, Tensor sum, Tensor y, Tensor stats, Tensor x, Tensor a,
                               Tensor bias, Tensor w, Tensor b, Norm norm);
 /* Computes dx (N, K*W) storage, = or += by accumulate_dx, and dw, db (W) grad, = or += by
- * accumulate (db absent without a bias). columns (W, if present; then K = 1) compute = the column
- * sums of dx as stored: the gradient of a bias that was added to x, for linear_backward_weight. x
- * and stats are those of forward. With "=" dx may be dy. */
+ * accumulate (db absent without a bias). x and stats are those of forward. With "=" dx may be dy.
+ * columns (W), if present, requires K = 1; it becomes, in the compute type, the column sums of dx
+ * as stored. They are the gradient of a bias that was added to x, for linear_backward_weight. */
 void op_norm_backward(Device *dev, Tensor dx, bool accumulate_dx, Tensor columns, Tensor dw,
                       Tensor db, bool accumulate, Tensor dy, Tensor x, Tensor stats, Tensor w,
                       Norm norm);
@@ -244,8 +250,8 @@ void op_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, E
 void op_linear_residual_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
                                 Tensor residual);
 /* Computes dx (N, I) = dy (N, O) w (O, I), or += with `accumulate`, rounded once. EPILOGUE_GELU,
- * allowed only with "=", multiplies by gelu'(pre (N, I)). It is also the backward of
- * EPILOGUE_GELU_OF_SUM: pre is the sum as rounded to storage, because the unrounded sum is not
+ * allowed only with "=", multiplies by gelu'(pre (N, I)). It is also used for the backward pass of
+ * EPILOGUE_GELU_OF_SUM: pre is then the sum as rounded to storage, because the unrounded sum is not
  * stored. */
 void op_linear_backward_input(Device *dev, Tensor dx, Tensor dy, Tensor w, Epilogue epilogue,
                               Tensor pre, bool accumulate);
@@ -278,11 +284,13 @@ void op_rope(Device *dev, Tensor x, Tensor table, Tensor positions, bool inverse
 void op_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
                           Attention attention, Tensor first_key);
 /* Computes dq, dk, dv, = or += by `accumulate`, each with the shape of q, k or v and its own
- * strides; dout (B, Tq, H*D); o and lse are those of forward. dbq (H*D), dbk and dbv (G*D), if
- * present: grad, dense, = or += by t->accumulate_db the column sums of dq, dk and dv as stored:
- * rounded to storage and, with `accumulate`, including their previous values.
- * op_linear_backward_weight computes the same sums as db from dq, dk or dv, on a CPU with the same
- * bits. Each column is added in parts, and then the parts are added, both in a fixed order. */
+ * strides; dout (B, Tq, H*D); o and lse are those of forward.
+ *
+ * dbq (H*D), dbk and dbv (G*D), if present: grad, dense, = or += by t->accumulate_db the column
+ * sums of dq, dk and dv as stored, that is, rounded to storage and, with `accumulate`, including
+ * their previous values. op_linear_backward_weight computes the same sums as db from dq, dk or dv,
+ * on a CPU with the same bits. Each column is added in parts, and then the parts are added, both in
+ * a fixed order. */
 void op_attention_backward(Device *dev, const AttentionTensors *t, bool accumulate,
                            Attention attention);
 
@@ -322,45 +330,52 @@ void op_loss_sum(Device *dev, Tensor stats, Tensor losses, Tensor targets);
 
 /* ---- optimizer ------------------------------------------------------------------------------- */
 
-/* Elements per partial sum of sq_norm. A sum that is continued at a multiple of this has the same
- * bits as one over the whole range. With other cuts, such as shards, the bits are the same for
- * every rank with the same cuts. */
+/* Elements per partial sum of sq_norm. If a range is summed in several calls that meet at multiples
+ * of this number, the bits are those of one call over the whole range. If it is cut elsewhere, as
+ * shards are, the bits depend on the cuts; all ranks with the same cuts get the same bits. */
 #define SQ_NORM_BLOCK 4096
 /* Computes stats (1) f64 += sum of the squares of all elements of x[0], x[1], ..., x[n - 1]: double
  * partial sums of SQ_NORM_BLOCK elements, which start again with every tensor, added in ascending
  * order. So the bits are the same as with n calls with one tensor each. All of one storage type,
  * dense; n >= 0. */
 void op_sq_norm(Device *dev, Tensor stats, const Tensor *x, int n);
-/* Computes sum (1) i64 += a hash of the bytes of x: the sum, modulo 2^64, of a number for each of
- * its words of 64 bits and the word's index (hash_rule.h). Word 0 of x has the index `first` >= 0.
- * If the bytes are no whole words, zeros fill the last one. x: any dtype, dense, at an address that
- * is a multiple of 8. A single changed word always changes the hash. The bits are the same on every
- * CPU level and device, for every thread count, and however x is divided into parts of whole words,
- * each called with the index of its first word. Works on every type on every device. */
+/* Computes sum (1) i64 += a hash of the bytes of x, which may have any dtype. The hash is the sum,
+ * modulo 2^64, of one number for each 64-bit word of x, computed from the word and its index
+ * (hash_rule.h). Word 0 of x has the index `first` >= 0. If the size of x is not a multiple of 8
+ * bytes, zeros fill the last word. x is dense, at an address that is a multiple of 8.
+ *
+ * A single changed word always changes the hash. The bits are the same on every CPU level and
+ * device, for every thread count, and however x is divided into parts of whole words, each hashed
+ * with the index of its first word. Works on every type on every device. */
 void op_hash(Device *dev, Tensor sum, Tensor x, int64_t first);
-/* Turns the step's sums into a decision and advances the state. Overflow or non-finite gradients
- * skip the update (lr and t do not advance, samples do), the loss scale changes as in DeepSpeed,
- * and clip = max_norm / (norm + 1e-6) if that is below 1. A loss far above earlier losses is a
- * spike; the update is then skipped if constants->skip_spikes is true. lr_table (n) f64: lr of
- * update i (the last one is used for all later updates). Clears stats. */
+/* Turns the step's sums into a decision, advances the state, and clears stats. Overflow or
+ * non-finite gradients skip the update: the learning rate and t do not advance, samples do. The
+ * loss scale changes as in DeepSpeed, and clip = max_norm / (norm + 1e-6) if that is below 1. A
+ * loss far above earlier losses is a spike; the update is then skipped if constants->skip_spikes is
+ * true. lr_table (n) f64: element i is the learning rate of update i; the last element is used for
+ * all later updates. */
 void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecision *decision,
                     Tensor lr_table, const StepConstants *constants);
-/* Updates n >= 0 ranges of weights in one pass. g = grad * decision->grad_scale; AdamW (Loshchilov,
- * Hutter, arXiv:1711.05101), or Adam with L2 if not decoupled, with the hyperparameters
- * hyper[range.group]. master (compute dtype) is updated and rounded into weight (storage); without
- * a master the weight itself is updated. Weights are rounded to nearest even. `rounding` is allowed
- * for bf16 weights without a master, and required for averages in bf16. Such weights and averages
- * of squares are then rounded up or down at random so that the expected value is exact
+/* Updates n >= 0 ranges of weights in one pass, with g = grad * decision->grad_scale, by AdamW
+ * (Loshchilov, Hutter, arXiv:1711.05101), or by Adam with L2 if not decoupled. A range uses the
+ * hyperparameters hyper[range.group]. master (compute dtype) is updated and rounded into weight
+ * (storage); without a master the weight itself is updated. All ranges have the same types, the
+ * same operands and the same seed. Does nothing if !decision->apply.
+ *
+ * Weights are rounded to nearest even, unless the ranges have `rounding`. It is allowed for bf16
+ * weights without a master, and required for running averages in bf16. Such weights and averages of
+ * squares are then rounded up or down at random so that the expected value is exact
  * (rounding_rule.h); averages of gradients are rounded to nearest. A weight's update uses the
- * averages before they are rounded. All ranges have the same types, the same operands and the same
- * seed. Does nothing if !decision->apply. The bits are the same on every backend, for every thread
- * count and however weights are divided into ranges. CUDA moves four elements at once only if in
- * all ranges every tensor starts on a boundary of four elements and its length is a multiple of
- * four; a single range for which this is false makes the whole call slower. */
+ * averages before they are rounded.
+ *
+ * The bits are the same on every backend, for every thread count and however weights are divided
+ * into ranges. CUDA moves four elements at once only if in all ranges every tensor starts on a
+ * boundary of four elements and its length is a multiple of four; a single range for which this is
+ * false makes the whole call slower. */
 void op_adamw(Device *dev, const UpdateRange *range, int n, const StepDecision *decision,
               const AdamW *hyper);
-/* Updates ranges by torch.optim.SGD's rule: momentum (slot[0], compute, absent when 0), dampening
- * from the second update on, nesterov; otherwise as op_adamw. */
+/* Updates ranges by torch.optim.SGD's rule: momentum (slot[0], compute, absent if the momentum is
+ * 0), dampening from the second update on, nesterov; otherwise as op_adamw. */
 void op_sgd(Device *dev, const UpdateRange *range, int n, const StepDecision *decision,
             const Sgd *hyper);
 

@@ -19,7 +19,7 @@ typedef struct {
  * required relation of a and b. */
 void expect(OpId op, bool ok, const char *rule, Operand a, Operand b);
 /* Requires that a is present and has rows x cols elements (leading dimensions flattened). `like` is
- * the operand from which the numbers were taken. */
+ * the operand from which rows and cols were taken; the error message names it. */
 void expect_matrix(OpId op, Operand a, int64_t rows, int64_t cols, Operand like);
 /* Requires that a is present, dense and has n elements. */
 void expect_vector(OpId op, Operand a, int64_t n, Operand like);
@@ -43,14 +43,14 @@ typedef struct {
     int64_t noted; /* number of its entry in the device's flight recorder; 0: none */
 } OpCall;
 
-/* Chooses the table of functions for type `table`. Records the start of the call, of an op that
- * computes in `storage` and writes `elements` elements, in the device's flight recorder and
- * profile, if they are attached. */
+/* Begins a call of `op`, which computes in `storage` and writes `elements` elements. Chooses the
+ * table of functions for type `table`. Records the start of the call in the device's flight
+ * recorder and profile, if they are attached. */
 OpCall call_begin(Device *dev, OpId op, DType table, DType storage, int64_t elements);
 /* Ends the program with EXIT_UNAVAILABLE and a message that names the op and the device, unless
  * `present` is true (the table's entry is not NULL). Only ops that are OP_WITHOUT_CUDA in oplist.h
- * lack a CUDA implementation. trainer_warm_up calls each op that a run needs once, so such a run
- * ends at its start. */
+ * lack a CUDA implementation. trainer_warm_up calls each op that a run needs once, so a run that
+ * needs such an op ends at its start. */
 void call_require(const Device *dev, OpCall call, bool present);
 void call_end(Device *dev, OpCall call);
 
@@ -97,7 +97,7 @@ static inline int64_t written_ranges(const UpdateRange *range, int n)
 /* Reports the call to the recorder, if there is one, and runs the implementation of `name` for this
  * storage type between call_begin and call_end. `dev` is taken from the caller's scope. */
 #define RUN(name, storage, ...) RUN_FROM(name, storage, storage, __VA_ARGS__)
-/* The same with the implementation from the table for the type `table_`. */
+/* Like RUN, but with the implementation from the table for the type `table_`. */
 #define RUN_FROM(name, table_, storage, ...)                                                       \
     do {                                                                                           \
         if (dev->recorder) record_##name(storage, __VA_ARGS__);                                    \

@@ -225,7 +225,8 @@ void op_hash(Device *dev, Tensor sum, Tensor x, int64_t first)
     expect_argument(OP_hash, (uintptr_t)x.data % 8 == 0, "x begins at a multiple of 8 bytes",
                     (long long)((uintptr_t)x.data % 8));
     expect_argument(OP_hash, first >= 0, "the index of the first word is not negative", first);
-    /* op_hash reads bytes of any type, so the table of any storage type can be used. */
+    /* op_hash treats x as bytes, whatever its type, so the table of any storage type would do; F32
+     * is an arbitrary choice. */
     RUN_FROM(hash, F32, x.dtype, dev, sum, x, first);
 }
 
@@ -237,8 +238,8 @@ void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecisio
     expect_argument(op, state && stats && decision && constants, "all four records are there", 0);
     expect_typed(op, OPERAND(lr_table), F64, n, OPERAND(lr_table));
     expect_argument(op, n > 0, "the table has a learning rate", n);
-    /* Its numbers are double by contract, but it must also run on a device without f64 ops, so the
-     * F32 table is used. */
+    /* The numbers of op_step_decide are double by contract, but it must also run on a device
+     * without f64 ops, so the F32 table is used. */
     RUN_FROM(step_decide, F32, F64, dev, state, stats, decision, lr_table, constants);
 }
 
@@ -250,16 +251,16 @@ static void check_slot(OpId op, Operand slot, DType dtype, bool required, Operan
     expect_apart(op, slot, weight);
 }
 
-/* Returns the type that both slots of a range must have: that of the first one, if it is allowed.
- */
+/* Returns the type that both slots of a range must have: bf16 if the first slot has this type and
+ * it is allowed, else the compute type. */
 static DType slots_dtype(OpId op, const UpdateRange *range)
 {
     bool bf16 = op == OP_adamw && range->weight.dtype == BF16 && range->slot[0].dtype == BF16;
     return bf16 ? BF16 : dtype_compute(range->weight.dtype);
 }
 
-/* Checks the operands of stochastic rounding: bf16 weights without master weights or averages in
- * bf16, and a table of segments. */
+/* Checks the operands of stochastic rounding. Allowed are bf16 weights without master weights, and
+ * running averages in bf16; both need a table of segments. */
 static void check_rounding(OpId op, Tensor segments, Operand weight, Operand master, Operand square)
 {
     bool averages = tensor_present(square.tensor) && square.tensor.dtype == BF16;

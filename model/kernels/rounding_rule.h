@@ -30,8 +30,8 @@ enum { ROUNDING_BLOCK = 8 };
 #define ROUNDING_ELEMENTS ((int64_t)ROUNDING_BLOCK << 32)
 
 /* Returns the stream of the random bits with which a parameter's average of squares is rounded,
- * given that of its weights. It differs from the streams of all weights, unless the hashes of two
- * parameter names differ by exactly this number, 2^64 / the golden ratio. */
+ * given that of its weights. It differs from the streams of all weights, unless the exclusive or of
+ * the hashes of two parameter names is exactly this constant, 2^64 divided by the golden ratio. */
 static HOST_DEVICE inline uint64_t rounding_square_stream(uint64_t stream)
 {
     return stream ^ 0x9e3779b97f4a7c15u;

@@ -20,13 +20,14 @@ enum { LOSS_WINDOW = 64, LOSS_WINDOW_LEAST = 16 };
 typedef struct {
     int64_t samples, tokens; /* consumed so far, skipped steps included */
     int64_t steps, updates;  /* steps tried; updates applied (Adam's t, index into the lr table) */
-    int64_t skipped, skips_in_row; /* steps without an update; non-finite ones since the last */
+    int64_t skipped, skips_in_row; /* steps without an update; since the last update: steps skipped
+                                      for non-finite gradients */
     double loss_scale;             /* 1 unless fp16 */
     /* DeepSpeed's dynamic loss scaler: overflows still tolerated before the scale halves, the step
      * of the last overflow (-1: none), and the number of steps it has counted. */
     int64_t hysteresis, last_overflow, scale_steps;
-    double loss_seed; /* loss_scale / nominal targets: the gradient of the sum of losses, with which
-                         backward starts */
+    double loss_seed; /* the gradient with which the backward pass starts: loss_scale divided by
+                         nominal_targets (StepConstants), the same for the loss of every target */
     int64_t stop;     /* 1: an overflow occurred at the smallest loss scale, and the run must end
                          (EXIT_DIVERGED) */
     int64_t spikes;   /* steps whose loss was a spike (decision_rule.h) */
@@ -35,8 +36,8 @@ typedef struct {
     /* How many samples of its data the run has skipped so far, and how often it has returned to a
      * checkpoint to do so. Its next sample is number samples + data_offset. */
     int64_t data_offset, rollbacks;
-    /* The losses of the last LOSS_WINDOW updates: the loss of update u (counted from 0, finite
-     * losses only) is losses[u % LOSS_WINDOW]. Places that are not used yet are 0. */
+    /* n_losses counts the finite losses of updates. Loss number i, from 0, is stored in losses[i %
+     * LOSS_WINDOW], so the array holds the last LOSS_WINDOW of them. Entries not used yet are 0. */
     int64_t n_losses;
     double losses[LOSS_WINDOW];
 } StepState;
@@ -45,7 +46,7 @@ typedef struct {
 typedef struct {
     double sq_norm;       /* squared norm of the gradients as accumulated, before the loss scale is
                              divided out */
-    double nats, targets; /* summed loss, number of targets that counted */
+    double nats, targets; /* sum of the losses in nats; number of targets in this sum */
 } StepStats;
 
 /* The decision that op_step_decide computes from the sums. The update reads it on the device, and
@@ -54,23 +55,24 @@ typedef struct {
     int64_t apply;     /* 0: skip the update */
     int64_t update;    /* t of this update, from 1 */
     double lr;         /* of this update */
-    double grad_scale; /* factor on every gradient element: clip x nominal / actual targets / loss
-                          scale */
+    double grad_scale; /* factor that is applied to every gradient element: clipping, the correction
+                          from the nominal to the actual number of targets, and the removal of the
+                          loss scale */
     double grad_norm;  /* true norm before clipping */
     double loss;       /* mean nats per target */
     double loss_scale; /* loss scale used in this step */
     int64_t spike;     /* 1: the loss is a spike */
-    /* For a spike, otherwise 0: the median of the losses before it, and the size of one
-     * deviation. */
+    /* If the loss is a spike: the median of the losses before it, and the size of one deviation
+     * (decision_rule.h). Otherwise 0. */
     double median, deviation;
 } StepDecision;
 
 /* Constants of a run that op_step_decide needs. */
 typedef struct {
-    double max_norm;        /* 0: no clipping */
-    double nominal_targets; /* batch x T: the loss and its gradients are divided by this number */
-    int64_t summed_ranks;   /* the gradients are the gradients of the mean loss times this number; 0
-                               means 1 */
+    double max_norm;         /* 0: no clipping */
+    double nominal_targets;  /* batch x T: the loss and its gradients are divided by this number */
+    int64_t summed_ranks;    /* the gradients of the mean loss are multiplied by this: the number of
+                                ranks whose gradients are added instead of averaged; 0 means 1 */
     int64_t samples, tokens; /* consumed per step */
     bool skip_nonfinite; /* skip updates with non-finite gradients; false only if the user disabled
                             the check */

@@ -1,6 +1,7 @@
 /* update_rule.h -- the arithmetic of AdamW and SGD on one element, shared by all backends. Products
  * and sums are in the order written here and each is rounded once, so equal inputs give equal bits.
- * -std=c11 keeps gcc from contracting them, and -fmad=false keeps nvcc from it.
+ * They are not contracted to fused multiply-adds: -std=c11 prevents this in gcc, -fmad=false in
+ * nvcc.
  *
  * A file that includes this header must define the type `real`, in which updates are computed, and
  * its square root `real_sqrt`. */
@@ -15,9 +16,10 @@
 /* Constants of one update, each rounded to `real` once.
  *
  * AdamW's weight decay subtracts lr x weight_decay x p. A factor 1 - lr x decay would have to be
- * rounded to f32, with an error of up to a thousandth of the decay. SGD's step is nesterov_gradient
- * x g + nesterov_buffer x buffer: without Nesterov momentum it is the buffer alone, with it g +
- * momentum x buffer. */
+ * rounded to f32, with an error of up to a thousandth of the decay.
+ *
+ * SGD subtracts lr x (nesterov_gradient x g + nesterov_buffer x buffer). Without Nesterov momentum
+ * the term in parentheses is the buffer alone; with it, the term is g + momentum x buffer. */
 typedef struct {
     real grad_scale, l2; /* used by both optimizers: g = grad x grad_scale + l2 x p */
     /* AdamW only: step and root_correction include lr and the two bias corrections. */
@@ -87,7 +89,8 @@ static HOST_DEVICE inline UpdateConstants sgd_constants(const StepDecision *deci
     return k;
 }
 
-/* Returns p after the update; updates the two averages m and v (exp_avg, exp_avg_sq) in place. */
+/* Returns p after the update; updates the running averages m and v (exp_avg, exp_avg_sq) in
+ * place. */
 static HOST_DEVICE inline real adamw_element(real p, real grad, real *m, real *v,
                                              const UpdateConstants *k)
 {

@@ -66,7 +66,7 @@ static HOST_DEVICE inline float vmath_exp_tail_f32(float r)
     return p * r * r;
 }
 
-/* Same as vmath_exp_tail_f32 in double: Taylor series to r^13, relative error 1e-17. */
+/* Like vmath_exp_tail_f32, in double: Taylor series to r^13, relative error 1e-17. */
 static HOST_DEVICE inline double vmath_exp_tail_f64(double r)
 {
     double p = 1.0 / 6227020800.0;
@@ -113,8 +113,8 @@ static HOST_DEVICE inline double exp_f64(double x)
     return x != x ? x : y;
 }
 
-/* Returns tanh x = (e - 1) / (e + 1) with e = exp(2|x|), where e - 1 is computed without
- * cancellation; error <= 3 ulp. */
+/* Returns tanh x: (e - 1) / (e + 1) with e = exp(2|x|), and the sign of x. e - 1 is computed
+ * without cancellation; error <= 3 ulp. */
 static HOST_DEVICE inline float tanh_f32(float x)
 {
     float a = vmath_from_f32(vmath_bits_f32(x) & 0x7fffffffu);

@@ -343,7 +343,7 @@ static void check_taken(const Values *v, char *const *line, int count)
 
 /* Builds random lines from known words: each must be accepted, print help, or be refused with an
  * error message. */
-static void test_each_random_line_is_accepted_prints_help_or_is_refused(void **state)
+static void test_random_command_lines_are_accepted_refused_or_get_help(void **state)
 {
     (void)state;
     static const char *const piece[] = {"--",   "-", "=", "name", "text", "set", "flag",
@@ -387,7 +387,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_command_lines_are_parsed_refused_or_answered_with_help),
-        cmocka_unit_test(test_each_random_line_is_accepted_prints_help_or_is_refused),
+        cmocka_unit_test(test_random_command_lines_are_accepted_refused_or_get_help),
         cmocka_unit_test(test_misspelt_names_get_a_suggestion_and_distant_ones_none),
     };
     return cmocka_run_group_tests_name("args", tests, NULL, NULL);

@@ -90,7 +90,7 @@ static void compare(const Holder *a, const Holder *b, int call)
                  (long long)y->allocations);
 }
 
-static void test_the_counters_count_as_on_every_backend(void **state)
+static void test_a_counted_device_counts_calls_and_bytes_as_real_devices_do(void **state)
 {
     const Backend *backend;
     int compared = 0;
@@ -225,7 +225,7 @@ static void test_device_open_opens_no_counted_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_counters_count_as_on_every_backend),
+        cmocka_unit_test(test_a_counted_device_counts_calls_and_bytes_as_real_devices_do),
         cmocka_unit_test(test_allocations_are_distinct_and_never_fail),
         cmocka_unit_test(test_available_memory_shrinks_by_the_allocated_bytes),
         cmocka_unit_test(test_the_streams_are_distinct_only_on_a_device_with_its_own_memory),

@@ -365,7 +365,7 @@ static void lose_a_part_of_the_output(void *context)
     exit(output_checked(*(const int *)context));
 }
 
-static void test_a_lost_part_of_the_output_is_an_error_unless_there_is_another(void **state)
+static void test_lost_output_is_an_error_unless_the_command_has_failed_anyway(void **state)
 {
     (void)state;
     char text[256];
@@ -389,7 +389,7 @@ int main(void)
         cmocka_unit_test(test_a_failure_ends_the_process_within_five_seconds),
         cmocka_unit_test(test_errors_in_pool_threads_show_the_place_of_their_rank),
         cmocka_unit_test(test_a_rank_writes_messages_of_every_level_to_its_log_file),
-        cmocka_unit_test(test_a_lost_part_of_the_output_is_an_error_unless_there_is_another),
+        cmocka_unit_test(test_lost_output_is_an_error_unless_the_command_has_failed_anyway),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -158,7 +158,7 @@ static void test_file_read_input_reads_at_most_the_requested_bytes(void **state)
     assert_int_equal(unlink("file"), 0);
 }
 
-static void test_kernel_number_finds_the_number_after_a_key(void **state)
+static void test_a_number_in_a_file_of_proc_or_sys_is_found_by_its_key(void **state)
 {
     (void)state;
     char text[8];
@@ -207,7 +207,7 @@ int main(void)
         cmocka_unit_test(test_missing_parent_folders_are_created),
         cmocka_unit_test(test_file_read_follows_a_link_and_file_read_own_refuses_it),
         cmocka_unit_test(test_file_read_input_reads_at_most_the_requested_bytes),
-        cmocka_unit_test(test_kernel_number_finds_the_number_after_a_key),
+        cmocka_unit_test(test_a_number_in_a_file_of_proc_or_sys_is_found_by_its_key),
         cmocka_unit_test(test_program_find_searches_every_folder_of_path),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);

@@ -23,7 +23,7 @@ static const FlightEntry fill = {.kind = FLIGHT_OP,
 
 static FlightEntry out[FLIGHT_SNAPSHOT];
 
-static void test_an_entry_has_its_number_time_and_place(void **state)
+static void test_an_entry_records_its_number_times_step_and_action(void **state)
 {
     (void)state;
     Flight *f = flight_create();
@@ -81,7 +81,7 @@ static void test_the_ring_buffer_overwrites_its_oldest_entries(void **state)
 }
 
 /* Works nest; one that is under way is in a snapshot even if the ring has passed it. */
-static void test_entries_of_running_tasks_are_kept(void **state)
+static void test_a_running_task_is_kept_when_the_ring_overwrites_its_entry(void **state)
 {
     (void)state;
     Flight *f = flight_create();
@@ -140,7 +140,7 @@ static void test_without_a_flight_recorder_nothing_is_recorded(void **state)
     assert_int_equal(flight_message(NULL, 0, 1, true), -1);
 }
 
-static void test_groups_are_kept_once(void **state)
+static void test_a_group_that_is_used_again_keeps_its_index(void **state)
 {
     (void)state;
     Flight *f = flight_create();
@@ -159,7 +159,7 @@ static void test_groups_are_kept_once(void **state)
 }
 
 /* Messages are counted by group, peer and direction. */
-static void test_messages_are_counted_by_pair(void **state)
+static void test_messages_are_counted_for_each_group_peer_and_direction(void **state)
 {
     (void)state;
     Flight *f = flight_create();
@@ -209,7 +209,7 @@ static void *read_on(void *context)
 }
 
 /* A reader never sees an entry with words of two, however fast the writer is. */
-static void test_a_racing_reader_sees_whole_entries(void **state)
+static void test_a_reader_in_another_thread_sees_only_whole_entries(void **state)
 {
     (void)state;
     pthread_t thread;
@@ -251,7 +251,7 @@ static void *load_on(void *context)
 }
 
 /* The same with a single place that is written again and again, so that the two meet often. */
-static void test_a_racing_reader_of_one_place_sees_whole_entries(void **state)
+static void test_a_reader_of_a_single_slot_sees_only_whole_entries(void **state)
 {
     (void)state;
     static OneSlot s;
@@ -269,15 +269,15 @@ static void test_a_racing_reader_of_one_place_sees_whole_entries(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_an_entry_has_its_number_time_and_place),
+        cmocka_unit_test(test_an_entry_records_its_number_times_step_and_action),
         cmocka_unit_test(test_the_ring_buffer_overwrites_its_oldest_entries),
-        cmocka_unit_test(test_entries_of_running_tasks_are_kept),
+        cmocka_unit_test(test_a_running_task_is_kept_when_the_ring_overwrites_its_entry),
         cmocka_unit_test(test_nothing_is_recorded_while_recording_is_hidden),
         cmocka_unit_test(test_without_a_flight_recorder_nothing_is_recorded),
-        cmocka_unit_test(test_groups_are_kept_once),
-        cmocka_unit_test(test_messages_are_counted_by_pair),
-        cmocka_unit_test(test_a_racing_reader_sees_whole_entries),
-        cmocka_unit_test(test_a_racing_reader_of_one_place_sees_whole_entries),
+        cmocka_unit_test(test_a_group_that_is_used_again_keeps_its_index),
+        cmocka_unit_test(test_messages_are_counted_for_each_group_peer_and_direction),
+        cmocka_unit_test(test_a_reader_in_another_thread_sees_only_whole_entries),
+        cmocka_unit_test(test_a_reader_of_a_single_slot_sees_only_whole_entries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

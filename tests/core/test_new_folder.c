@@ -73,7 +73,7 @@ static void test_a_new_folder_is_synced_before_and_after_it_is_renamed(void **st
     clear();
 }
 
-static void test_each_call_that_fails_leaves_no_partial_result(void **state)
+static void test_whichever_system_call_fails_no_incomplete_folder_is_left(void **state)
 {
     (void)state;
     char err[300];
@@ -170,7 +170,7 @@ static void begin_a_file(void)
     if (!atomic_file_open(&file, &fs_system, "a/new", err, sizeof err)) _exit(1);
 }
 
-static void test_files_left_by_killed_processes_are_removed(void **state)
+static void test_what_killed_processes_left_is_removed_and_nothing_else(void **state)
 {
     (void)state;
     static const char *const others[] = {"a/new.tmp-x-0", "a/new.tmp-7-0.old", "a/newer.tmp-7-0",
@@ -194,7 +194,7 @@ static void test_files_left_by_killed_processes_are_removed(void **state)
     clear();
 }
 
-static void test_the_free_space_of_a_disk_is_checked(void **state)
+static void test_a_size_beyond_the_known_free_space_of_a_disk_is_refused(void **state)
 {
     (void)state;
     char err[300];
@@ -214,12 +214,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_new_folder_is_synced_before_and_after_it_is_renamed),
-        cmocka_unit_test(test_each_call_that_fails_leaves_no_partial_result),
+        cmocka_unit_test(test_whichever_system_call_fails_no_incomplete_folder_is_left),
         cmocka_unit_test(test_an_existing_file_or_folder_is_not_replaced),
         cmocka_unit_test(test_a_folder_that_appeared_meanwhile_is_not_replaced),
         cmocka_unit_test(test_an_aborted_folder_is_removed),
-        cmocka_unit_test(test_files_left_by_killed_processes_are_removed),
-        cmocka_unit_test(test_the_free_space_of_a_disk_is_checked),
+        cmocka_unit_test(test_what_killed_processes_left_is_removed_and_nothing_else),
+        cmocka_unit_test(test_a_size_beyond_the_known_free_space_of_a_disk_is_refused),
     };
     return cmocka_run_group_tests_name("new folders", tests, enter_scratch, leave_scratch);
 }

@@ -141,7 +141,7 @@ static void test_a_wait_with_nothing_to_wait_for_adds_no_node(void **state)
 }
 
 /* Where calls are complete when they return there is one stream, so nothing waits. */
-static void test_host_memory_has_one_stream_without_waits(void **state)
+static void test_on_a_device_with_host_memory_all_nodes_are_on_one_stream(void **state)
 {
     Recorded r;
     (void)state;
@@ -371,7 +371,7 @@ int main(void)
         cmocka_unit_test(test_nodes_are_on_their_streams_in_the_order_of_issue),
         cmocka_unit_test(test_a_wait_is_for_the_latest_record_of_its_event),
         cmocka_unit_test(test_a_wait_with_nothing_to_wait_for_adds_no_node),
-        cmocka_unit_test(test_host_memory_has_one_stream_without_waits),
+        cmocka_unit_test(test_on_a_device_with_host_memory_all_nodes_are_on_one_stream),
         cmocka_unit_test(test_without_a_graph_nothing_is_recorded),
         cmocka_unit_test(test_collectives_name_their_group_and_count_the_whole_tensor),
         cmocka_unit_test(test_the_messages_of_a_group_of_calls_become_one_node_when_it_ends),

@@ -46,7 +46,7 @@ static void test_sha256_gives_the_published_values(void **state)
     assert_digest(digest, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-static void test_sha256_is_the_same_in_pieces(void **state)
+static void test_sha256_of_data_in_pieces_equals_that_of_the_whole(void **state)
 {
     unsigned char data[200], whole[SHA256_BYTES], pieces[SHA256_BYTES];
     (void)state;
@@ -115,7 +115,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sha256_gives_the_published_values),
-        cmocka_unit_test(test_sha256_is_the_same_in_pieces),
+        cmocka_unit_test(test_sha256_of_data_in_pieces_equals_that_of_the_whole),
         cmocka_unit_test(test_hmac_gives_the_values_of_rfc_4231),
         cmocka_unit_test(test_same_bytes_sees_a_difference_in_every_bit),
     };

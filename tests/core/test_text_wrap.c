@@ -131,7 +131,7 @@ static void flatten(char *text)
 
 /* Folds random texts to random widths: nothing may be lost or added but folds, the length must be
  * right, and a line may only be too long if it is a single word or quoted. */
-static void test_random_messages_lose_nothing_and_fit(void **state)
+static void test_wrapped_random_messages_fit_and_lose_no_character(void **state)
 {
     (void)state;
     static const char *const part[] = {
@@ -175,7 +175,7 @@ int main(void)
         cmocka_unit_test(test_a_message_keeps_its_commands_whole),
         cmocka_unit_test(test_a_long_command_is_folded_so_that_it_can_be_pasted),
         cmocka_unit_test(test_the_width_of_text_is_counted_in_terminal_columns),
-        cmocka_unit_test(test_random_messages_lose_nothing_and_fit),
+        cmocka_unit_test(test_wrapped_random_messages_fit_and_lose_no_character),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -77,7 +77,7 @@ static int close_folder(void **state)
     return code;
 }
 
-static void the_folders_are_searched_in_the_documented_order(void **state)
+static void test_the_folders_are_searched_in_the_documented_order(void **state)
 {
     (void)state;
     expect(NULL);
@@ -106,7 +106,7 @@ static void the_folders_are_searched_in_the_documented_order(void **state)
     expect("conda/lib/python3.12/site-packages/nvidia/nccl/lib/" LIBRARY);
 }
 
-static void only_the_packages_of_nvidia_are_searched(void **state)
+static void test_only_the_packages_of_nvidia_are_searched(void **state)
 {
     (void)state;
     make_file("venv/lib/python3.12/site-packages/other/nccl/lib/" LIBRARY, 0600);
@@ -123,9 +123,9 @@ static void only_the_packages_of_nvidia_are_searched(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(the_folders_are_searched_in_the_documented_order,
+        cmocka_unit_test_setup_teardown(test_the_folders_are_searched_in_the_documented_order,
                                         open_folder, close_folder),
-        cmocka_unit_test_setup_teardown(only_the_packages_of_nvidia_are_searched, open_folder,
+        cmocka_unit_test_setup_teardown(test_only_the_packages_of_nvidia_are_searched, open_folder,
                                         close_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,7 +40,7 @@ template <class T> static void run_gates(float *s, float *slope, float *v, float
  * 1/x by 1 more, so logistic errs by at most 2.5 + 0.5 + 1.5 units. The second term of the
  * derivative has two factors s, one e and four roundings: 2 x 4.5 + 2.5 + 4 x 0.5 units. Where 2^-v
  * is limited to 1e34, that term is 1e-34 u instead of less. */
-static void test_gates_err_by_few_units(void **)
+static void test_logistic_and_gated_derivative_err_by_few_units(void **)
 {
     need_gpu();
     static float v[ARGUMENTS], u[ARGUMENTS], s[ARGUMENTS], slope[ARGUMENTS];
@@ -61,7 +61,7 @@ static void test_gates_err_by_few_units(void **)
     }
 }
 
-static void test_gates_at_the_ends_of_their_range(void **)
+static void test_logistic_and_gated_derivative_are_right_at_extreme_arguments(void **)
 {
     need_gpu();
     enum { ENDS = 8 };
@@ -147,7 +147,7 @@ template <class T> static void check_arguments(DType dtype)
     }
 }
 
-static void test_functions_of_every_16_bit_argument(void **)
+static void test_activations_of_every_16_bit_argument_are_within_their_bounds(void **)
 {
     need_gpu();
     check_arguments<bf16>(BF16);
@@ -157,9 +157,9 @@ static void test_functions_of_every_16_bit_argument(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gates_err_by_few_units),
-        cmocka_unit_test(test_gates_at_the_ends_of_their_range),
-        cmocka_unit_test(test_functions_of_every_16_bit_argument),
+        cmocka_unit_test(test_logistic_and_gated_derivative_err_by_few_units),
+        cmocka_unit_test(test_logistic_and_gated_derivative_are_right_at_extreme_arguments),
+        cmocka_unit_test(test_activations_of_every_16_bit_argument_are_within_their_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* test_cuda_flight.c -- a flight on a device that goes on after a call has returned: each stream
- * shows by its progress word what it has finished. Runs on a GPU and on emulated devices, whose
- * streams delay their work as long as the events allow. */
+/* test_cuda_flight.c -- tests the flight recorder on a device that still works after a call has
+ * returned: each stream shows by its progress word what it has finished. Runs on a GPU and on
+ * emulated devices, whose streams delay their work as long as the events allow. */
 #include "model/core/flight.h"
 #include "model/kernels/ops.h"
 #include "tests/support/support.h"
@@ -44,7 +44,7 @@ static void expect_on(const Flight *f, int stream, int finished, int all)
     assert_int_equal(done, finished);
 }
 
-static void test_progress_words_show_what_has_finished(void **state)
+static void test_progress_words_show_which_work_has_finished(void **state)
 {
     char err[512];
     Device dev;
@@ -109,7 +109,7 @@ static int setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_progress_words_show_what_has_finished),
+        cmocka_unit_test(test_progress_words_show_which_work_has_finished),
     };
     return cmocka_run_group_tests_name("flight", tests, setup, NULL);
 }

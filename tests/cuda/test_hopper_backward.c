@@ -45,7 +45,7 @@ static void run_portable(Device *dev, const OpCase *c, const Tensor *t)
     run(dev, c, t, flash_attention_backward);
 }
 
-/* The gradients of keys that no query sees are exactly 0. */
+/* Checks that the gradients of keys that no query sees are exactly 0. */
 static void check_unseen_keys(const FramedCall *t)
 {
     enum { DK = 1, DV = 2 };
@@ -86,7 +86,8 @@ static void check_call(const Shape *s, int64_t head_size, DType storage, double 
     framed_call_free(&t);
 }
 
-/* Calls each shape with each kernel, or, without HOPPER_SWEEP, with one, beginning with `first`. */
+/* Calls each shape with each of the four kernels. Without HOPPER_SWEEP, calls shape i only with
+ * kernel (i + first) % 4. */
 static void check_shapes(const Shape *shape, int n, int first)
 {
     bool sweep = getenv("HOPPER_SWEEP") != NULL;
@@ -98,9 +99,9 @@ static void check_shapes(const Shape *shape, int n, int first)
 
 #define CHECK_SHAPES(shapes, first) check_shapes(shapes, sizeof(shapes) / sizeof *(shapes), first)
 
-/* Calls that have little in common: one row, several tiles and blocks, groups of heads, documents,
+/* Shapes that have little in common: one row, several tiles and blocks, groups of heads, documents,
  * queries that are the last of many keys, sums that are added to. */
-static void test_small_calls(void **state)
+static void test_small_shapes_agree_with_the_oracle(void **state)
 {
     static const Shape shape[] = {
         {1, 1, 1, 1, 1, 0, 0, false},
@@ -119,7 +120,7 @@ static void test_small_calls(void **state)
 
 /* Masks that hide a single key of a tile. With weights that are nearly equal, one key
  * too many or too few changes a sum by more than its bound. */
-static void test_borders_of_masks(void **state)
+static void test_masks_that_hide_a_single_key_agree_with_the_oracle(void **state)
 {
     static const Shape shape[] = {
         /* The first query of a tile sees all keys of a warpgroup but the last. */
@@ -142,9 +143,10 @@ static void test_borders_of_masks(void **state)
 }
 
 /* Queries that see 1 to 8 keys, which are all keys or the last of many. Each weight is large, and
- * its rounding counts most. The errors are those of the portable kernels. If the keys that no query
- * sees counted in the rms, both kinds would exceed the bound of dv. */
-static void test_few_visible_keys(void **state)
+ * its rounding counts most. The errors are those of the portable kernels. In the check, the rows of
+ * keys that no query sees do not count in the rms; if they did, the errors of both kinds of kernels
+ * would exceed the bound of dv. */
+static void test_queries_that_see_few_keys_agree_with_the_oracle(void **state)
 {
     (void)state;
     hopper_needed();
@@ -158,8 +160,8 @@ static void test_few_visible_keys(void **state)
     }
 }
 
-/* The shapes of the oracle's cases. */
-static void test_cases_of_the_oracle(void **state)
+/* The shapes of the attention cases in checked_cases.c. */
+static void test_shapes_of_the_checked_cases_agree_with_the_oracle(void **state)
 {
     static const Shape shape[] = {
         {1, 1, 1, 1, 1, 0, 0, false},
@@ -186,7 +188,7 @@ static void test_cases_of_the_oracle(void **state)
 }
 
 /* Lengths around the borders of warpgroups, tiles and blocks. */
-static void test_lengths_around_tiles(void **state)
+static void test_lengths_around_tile_borders_agree_with_the_oracle(void **state)
 {
     static const int64_t length[] = {63, 64, 65, 127, 128, 129, 191, 193, 255, 256, 257};
     (void)state;
@@ -198,7 +200,7 @@ static void test_lengths_around_tiles(void **state)
 }
 
 /* Queries that are the last or the first of more keys, or of fewer, with offsets around a tile. */
-static void test_queries_unlike_keys(void **state)
+static void test_unequal_query_and_key_lengths_agree_with_the_oracle(void **state)
 {
     static const Shape shape[] = {
         {1, 129, 300, 1, 1, 171, 0, false}, {1, 64, 200, 2, 1, 63, 0, false},
@@ -212,7 +214,7 @@ static void test_queries_unlike_keys(void **state)
 }
 
 /* First keys: of every query its own, and documents that end inside and at the borders of tiles. */
-static void test_documents(void **state)
+static void test_first_keys_of_documents_agree_with_the_oracle(void **state)
 {
     static const Shape shape[] = {
         {2, 300, 300, 2, 2, 0, FIRST_RANDOM, false},
@@ -231,7 +233,7 @@ static void test_documents(void **state)
 
 /* Causal borders one before, at and one after the borders of tiles, for the first queries of each
  * warpgroup; keys that end there. */
-static void test_causal_borders(void **state)
+static void test_causal_borders_around_tiles_agree_with_the_oracle(void **state)
 {
     static const int64_t offset[] = {0, 1, 62, 63, 64, 65, 126, 127, 128, 129, 191, 192, 193, 255};
     static const int64_t queries[] = {66, 129, 195}, keys[] = {127, 128, 129, 257};
@@ -245,7 +247,7 @@ static void test_causal_borders(void **state)
 }
 
 /* Documents that begin one before, at and one after the borders of tiles and of warps' queries. */
-static void test_first_keys(void **state)
+static void test_documents_that_begin_around_tiles_agree_with_the_oracle(void **state)
 {
     static const int64_t first[] = {1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 130, 192, 255, 300};
     (void)state;
@@ -259,7 +261,7 @@ static void test_first_keys(void **state)
 }
 
 /* Many heads, one kv head for all of them, groups of odd size, and many tiles of one head. */
-static void test_heads_and_groups(void **state)
+static void test_many_heads_and_odd_groups_agree_with_the_oracle(void **state)
 {
     static const Shape shape[] = {
         {1, 70, 70, 12, 12, 0, 0, false}, {1, 140, 140, 7, 1, 0, 0, false},
@@ -273,7 +275,7 @@ static void test_heads_and_groups(void **state)
 
 /* Scratch memory that holds the delta of one pair of batch row and kv head at a time, with and
  * without room for the sums of the biases' gradients. */
-static void test_little_scratch_memory(void **state)
+static void test_gradients_with_little_scratch_memory_agree_with_the_oracle(void **state)
 {
     static const Shape shape = {2, 131, 131, 4, 2, 0, 0, false};
     enum { DELTA = 2 * 131, SUMS = 2 * 3 * (4 + 2 * 2) * 64 };
@@ -291,12 +293,17 @@ static void test_little_scratch_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small_calls),         cmocka_unit_test(test_borders_of_masks),
-        cmocka_unit_test(test_few_visible_keys),    cmocka_unit_test(test_little_scratch_memory),
-        cmocka_unit_test(test_cases_of_the_oracle), cmocka_unit_test(test_lengths_around_tiles),
-        cmocka_unit_test(test_queries_unlike_keys), cmocka_unit_test(test_documents),
-        cmocka_unit_test(test_causal_borders),      cmocka_unit_test(test_first_keys),
-        cmocka_unit_test(test_heads_and_groups),
+        cmocka_unit_test(test_small_shapes_agree_with_the_oracle),
+        cmocka_unit_test(test_masks_that_hide_a_single_key_agree_with_the_oracle),
+        cmocka_unit_test(test_queries_that_see_few_keys_agree_with_the_oracle),
+        cmocka_unit_test(test_gradients_with_little_scratch_memory_agree_with_the_oracle),
+        cmocka_unit_test(test_shapes_of_the_checked_cases_agree_with_the_oracle),
+        cmocka_unit_test(test_lengths_around_tile_borders_agree_with_the_oracle),
+        cmocka_unit_test(test_unequal_query_and_key_lengths_agree_with_the_oracle),
+        cmocka_unit_test(test_first_keys_of_documents_agree_with_the_oracle),
+        cmocka_unit_test(test_causal_borders_around_tiles_agree_with_the_oracle),
+        cmocka_unit_test(test_documents_that_begin_around_tiles_agree_with_the_oracle),
+        cmocka_unit_test(test_many_heads_and_odd_groups_agree_with_the_oracle),
     };
     return cmocka_run_group_tests_name("attention backward for hopper", tests, pair_setup,
                                        pair_teardown);

@@ -25,8 +25,8 @@ static int64_t (*launches_of_emulated(void))(const char *)
     return (int64_t(*)(const char *))dlsym(RTLD_DEFAULT, "emu_count_launches_of");
 }
 
-/* How many kernels of each kind an emulated device was given: for Hopper, portable ones on tensor
- * cores, and others of attention. */
+/* How many attention kernels of each kind an emulated device was given: for Hopper, portable ones
+ * with tensor cores, and plain ones. */
 typedef struct {
     int64_t hopper, flash, plain;
 } Kinds;
@@ -85,7 +85,7 @@ static void attend(Device *dev, const Choice *c)
     device_release(dev, lse.data, 256);
 }
 
-static void the_kernels_follow_the_device_and_the_operands(void **state)
+static void the_device_and_the_operands_determine_the_attention_kernels(void **state)
 {
     (void)state;
     static const Choice cases[] = {{true, BF16, 64, 0, 'h'},  {true, F16, 128, 0, 'h'},
@@ -112,7 +112,7 @@ static void the_kernels_follow_the_device_and_the_operands(void **state)
 }
 
 /* A device that cannot run the kernels does not open for them. */
-static void other_devices_are_refused(void **state)
+static void devices_that_cannot_run_hopper_kernels_are_refused(void **state)
 {
     (void)state;
     cuda_needed();
@@ -212,7 +212,8 @@ static void train(Trained *out, const Folder *folder, const char *attention, con
     trainer_run_close(&o);
 }
 
-/* The losses of so few steps hardly depend on attention; the norms of the gradients do. */
+/* Requires similar losses and similar norms of the gradients in both runs. The losses of so few
+ * steps hardly depend on attention; the norms do. */
 static void losses_near(const Trained *a, const Trained *b)
 {
     assert_int_equal(a->n, b->n);
@@ -226,7 +227,7 @@ static void losses_near(const Trained *a, const Trained *b)
 
 /* Reruns, recomputation and a resumed run have the same bits. With portable kernels the losses are
  * about the same, which slow builds (TEST_SAMPLE) leave out. */
-static void training_repeats_its_bits(void **state)
+static void training_with_hopper_attention_repeats_its_bits(void **state)
 {
     static const char *const policies[] = {"none", "selective", "full"};
     Trained first = {0};
@@ -276,7 +277,7 @@ static void train_ranks(RankRun *run, const Folder *folder, int ranks, const cha
 /* Heads of 64, of which tensor-parallel ranks have two and one kv head each. In bf16 the ranks'
  * partial sums are rounded, so losses are about the same; the learning rate is small because AdamW
  * amplifies what rounding changes. */
-static void ranks_train_like_one(void **state)
+static void ranks_with_hopper_attention_train_like_a_single_rank(void **state)
 {
     static const char *const one[] = {"train_batch_size=2", "gradient_accumulation_steps=2", NULL};
     static const char *const grids[][5] = {
@@ -293,7 +294,8 @@ static void ranks_train_like_one(void **state)
         RankRun run = {0};
         train_ranks(&run, *state, 2, grids[i]);
         const Trained *a = &run.result[0], *b = &single.result[0];
-        /* Ranks that accumulate less are given more steps at once. */
+        /* A run with fewer accumulation steps takes more steps at once (rank_run.c). Only steps
+         * that both runs have are compared. */
         for (int k = 0; k < a->n && k < b->n; k++) {
             double x = a->record[k].loss, y = b->record[k].loss;
             if (!(fabs(x - y) <= 1e-2 * fabs(y)))
@@ -310,11 +312,11 @@ static void ranks_train_like_one(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_kernels_follow_the_device_and_the_operands),
-        cmocka_unit_test(other_devices_are_refused),
+        cmocka_unit_test(the_device_and_the_operands_determine_the_attention_kernels),
+        cmocka_unit_test(devices_that_cannot_run_hopper_kernels_are_refused),
         cmocka_unit_test(gradients_are_as_exact_as_with_portable_kernels),
-        cmocka_unit_test(training_repeats_its_bits),
-        cmocka_unit_test(ranks_train_like_one),
+        cmocka_unit_test(training_with_hopper_attention_repeats_its_bits),
+        cmocka_unit_test(ranks_with_hopper_attention_train_like_a_single_rank),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

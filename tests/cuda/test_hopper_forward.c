@@ -56,7 +56,8 @@ static void check_call(const Shape *s, int64_t head_size, DType storage, double 
     framed_call_free(&t);
 }
 
-/* Calls all shapes with each kernel, or, with TEST_SAMPLE, each with the next kernel. */
+/* Calls each shape with each of the four kernels. With TEST_SAMPLE, calls shape i only with kernel
+ * i % 4. */
 static void check_shapes(const Shape *shape, int n)
 {
     bool all = getenv("TEST_SAMPLE") == NULL;
@@ -68,11 +69,11 @@ static void check_shapes(const Shape *shape, int n)
 
 #define CHECK_SHAPES(shapes) check_shapes(shapes, sizeof(shapes) / sizeof *(shapes))
 
-/* Calls that have little in common: one row; groups of heads; several tiles, whose last one holds a
- * single key, and which fill every stage of the ring more than once; documents that begin one key
+/* Shapes that have little in common: one row; groups of heads; several tiles, whose last one holds
+ * a single key, and which fill every stage of the ring more than once; documents that begin one key
  * after a tile; a warpgroup whose last query sees the first key of a tile, and one that sees none
  * of a tile; offsets past the last key; five tiles, read by warps whose queries all exist. */
-static void test_small_calls(void **state)
+static void test_small_shapes_agree_with_the_oracle(void **state)
 {
     static const Shape shape[] = {
         {1, 1, 1, 1, 1, 0, 0},        {2, 67, 67, 2, 2, 0, 0}, {1, 261, 261, 2, 1, 0, FIRST_RANDOM},
@@ -87,7 +88,7 @@ static void test_small_calls(void **state)
 
 /* Queries that see 1 to 8 keys, which are all keys or the last of many. Each weight is large, and
  * its rounding counts most. */
-static void test_few_visible_keys(void **state)
+static void test_queries_that_see_few_keys_agree_with_the_oracle(void **state)
 {
     (void)state;
     hopper_needed();
@@ -102,7 +103,7 @@ static void test_few_visible_keys(void **state)
 
 /* The calls of checked_cases.c, lengths around the tiles of 128 keys and the blocks of 128 and 192
  * queries, more queries than keys, many heads. */
-static void test_all_lengths(void **state)
+static void test_all_shapes_agree_with_the_oracle(void **state)
 {
     static const Shape shape[] = {
         {1, 1, 1, 1, 1, 0, 0},
@@ -145,7 +146,7 @@ static void test_all_lengths(void **state)
 
 /* Causal borders one before, at and one after the borders of tiles, for the first queries of each
  * warpgroup; keys that end there. */
-static void test_causal_borders(void **state)
+static void test_causal_borders_around_tiles_agree_with_the_oracle(void **state)
 {
     static const int64_t offset[] = {0, 1, 62, 63, 64, 65, 126, 127, 128, 129, 191, 192, 193, 255};
     static const int64_t queries[] = {66, 129, 195}, keys[] = {127, 128, 129, 257};
@@ -159,7 +160,7 @@ static void test_causal_borders(void **state)
 }
 
 /* Documents that begin one before, at and one after the borders of tiles and of warps' queries. */
-static void test_first_keys(void **state)
+static void test_documents_that_begin_around_tiles_agree_with_the_oracle(void **state)
 {
     static const int64_t first[] = {1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 130, 192, 255, 300};
     (void)state;
@@ -173,9 +174,11 @@ static void test_first_keys(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small_calls), cmocka_unit_test(test_few_visible_keys),
-        cmocka_unit_test(test_all_lengths), cmocka_unit_test(test_causal_borders),
-        cmocka_unit_test(test_first_keys),
+        cmocka_unit_test(test_small_shapes_agree_with_the_oracle),
+        cmocka_unit_test(test_queries_that_see_few_keys_agree_with_the_oracle),
+        cmocka_unit_test(test_all_shapes_agree_with_the_oracle),
+        cmocka_unit_test(test_causal_borders_around_tiles_agree_with_the_oracle),
+        cmocka_unit_test(test_documents_that_begin_around_tiles_agree_with_the_oracle),
     };
     return cmocka_run_group_tests_name("attention forward for hopper", tests, pair_setup,
                                        pair_teardown);

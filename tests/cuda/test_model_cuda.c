@@ -19,7 +19,8 @@
 
 enum { B = 2, T = 40, MICROS = 2, SHAPES = 4 };
 
-/* In 16-bit types, heads of size 16 and 32 use the tensor cores; heads of size 6 do not. */
+/* Returns the shape of model i. In 16-bit types, heads of size 16 and 32 use the tensor cores;
+ * heads of size 6 do not. */
 static GptShape shape_of(int i)
 {
     GptShape s = i == 0 || i == 3 ? fixture_shape()
@@ -37,7 +38,8 @@ static GptShape shape_of(int i)
  * a ratio of 10 or more. */
 static const double FACTOR = 3;
 
-/* With `sums`, attention computes the gradients of the biases of q, k and v. */
+/* Compares the gradients of model i on both devices with the exact ones. With `sums`, attention on
+ * CUDA computes the gradients of the biases of q, k and v. */
 static void check_shape(int i, DType dtype, bool sums)
 {
     Fixture exact, cpu, cuda;

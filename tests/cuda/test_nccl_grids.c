@@ -26,7 +26,7 @@ enum { MOST_RANKS = 4, RANKS_THAT_MEET = 6 };
 
 /* The models have few heads and small tables, because the emulated device is slow. The cases cover
  * each number of ranks of each axis, each pair of axes, each schedule, each ZeRO stage and each
- * dtype. */
+ * dtype. dp, tp, pp: the numbers of data-, tensor- and pipeline-parallel ranks. */
 static const char *const cases[] = {
     /* data, tensor, pipeline, schedule, split, sequence, ZeRO, micros, blocks, model, recompute,
      * dtype, clip, optimizer, masked, keys, shard, offload */
@@ -110,7 +110,7 @@ static bool processes_agree(int i, const GridCase *c, const GridRun *threads, Co
     return grid_runs_equal(threads, &forked[i], 0, r->difference, sizeof r->difference);
 }
 
-/* Leaves out every second case in the last two modes. */
+/* Returns whether case i is left out in this mode: in the last two modes every second case is. */
 static bool left_out(int mode, int i)
 {
     return mode >= 2 && i % 2 != mode % 2;
@@ -152,7 +152,7 @@ static void test_bug_16_31_ranks_with_a_gpu_each_train_like_a_single_rank(void *
     assert_int_equal(bad, 0);
 }
 
-/* ---- meetings -------------------------------------------------------------------------------- */
+/* ---- barriers -------------------------------------------------------------------------------- */
 
 static void open_and_close(Comm *world, void *context)
 {
@@ -167,7 +167,7 @@ static void open_and_close(Comm *world, void *context)
  * pipelines, while the call of a second stage waits for the third, whose host is late. If the first
  * stages allocated memory for their group of the axis dp, this would wait for the second stage's
  * GPU and keep the third stage's host from launching its call. With fewer ranks, no two
- * neighbouring groups of grid_connect need the meeting. */
+ * neighbouring groups of grid_connect need the barrier. */
 static void test_ranks_pass_a_barrier_before_nccl_connects_each_group(void **state)
 {
     (void)state;
@@ -176,7 +176,7 @@ static void test_ranks_pass_a_barrier_before_nccl_connects_each_group(void **sta
     cuda_devices_needed(RANKS_THAT_MEET);
     assert_true(grid_case_read(&c, "1,0,2,0,0,0,0,0,2,13,0,1,0,0,0,3,0,0")); /* dp 2 x pp 3 */
     Config *config = grid_case_config(&c, grid_case_batch(&c));
-    config->parallel.timeout = 20; /* without the meeting the test ends after this time */
+    config->parallel.timeout = 20; /* without the barrier the test ends after this time */
     set_mode(MODES - 1, 1);
     setenv("EMU_NCCL_FAULT", "4:GroupEnd:2:late", 1);
     training_of_tokens(&training, config, RANKS_THAT_MEET);
@@ -186,8 +186,9 @@ static void test_ranks_pass_a_barrier_before_nccl_connects_each_group(void **sta
 }
 
 /* The second stage waits for a message of the third, whose host is late. The first stage has
- * nothing left to do and closes. If it released memory before it has met the others, this would
- * wait for the second stage's GPU and keep the third stage's host from sending the message. */
+ * nothing left to do and closes. If it released memory before the barrier with the other ranks,
+ * this would wait for the second stage's GPU and keep the third stage's host from sending the
+ * message. */
 static void close_while_a_message_is_late(Comm *world, void *context)
 {
     const useconds_t late = 500000;
@@ -211,7 +212,7 @@ static void test_ranks_pass_a_barrier_before_they_release_memory(void **state)
     cuda_devices_needed(STAGES);
     assert_true(grid_case_read(&c, "0,0,2,0,0,0,0,0,2,13,0,1,0,0,0,3,0,0")); /* pp 3 */
     Config *config = grid_case_config(&c, grid_case_batch(&c));
-    config->parallel.timeout = 20; /* without the meeting the test ends after this time */
+    config->parallel.timeout = 20; /* without the barrier the test ends after this time */
     set_mode(MODES - 1, 1);
     training_of_tokens(&training, config, STAGES);
     training_run(&training, close_while_a_message_is_late, &training);
@@ -232,8 +233,8 @@ static void look_at(Trainer *t, void *context)
     trainer = t;
 }
 
-/* Returns whether the rank's device has no work left when the ranks have met. After that they
- * release memory. */
+/* Returns whether the rank's device has no work left after the barrier. The ranks release memory
+ * after it. */
 static bool meets_at_rest(Session *session)
 {
     Event last = {0};

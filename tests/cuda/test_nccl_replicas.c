@@ -22,8 +22,9 @@
 
 enum { STEPS = 4, SEEDS = 2, MOST_SETS = 8, MOST_RANKS = 8 };
 
-/* A grid, and what of it is compared: a bit of this parameter's weight (slot -1), or of the
- * optimizer state in this slot, flipped on one rank, is found. */
+/* A grid, and a fault that the comparison of replicas must find on it: a bit that is flipped on
+ * rank `rank`, in the weight of the parameter `found` if slot is -1, otherwise in that slot of its
+ * optimizer state. */
 typedef struct {
     int ranks;
     const char *sets[MOST_SETS], *found;
@@ -50,14 +51,14 @@ static const Case cases[] = {
      -1,
      1,
      true},
-    /* Each adds the norms of three stages in a group of its own. */
+    /* Each tensor-parallel rank adds the norms of three stages in a group of its own. */
     {6,
      {"parallel.tensor=2", "parallel.pipeline=3", "model.num_layers=3", BATCH},
      "block.2.mlp.norm.weight",
      -1,
      4,
      false},
-    /* With optimizer states on the host, which two data-parallel ranks have in common. */
+    /* Optimizer states on the host, of which two data-parallel ranks have a copy each. */
     {6,
      {"parallel.pipeline=3", "model.num_layers=3", "zero_optimization.stage=0", BATCH, OFFLOAD},
      "block.1.mlp.up.weight",
@@ -81,7 +82,8 @@ typedef struct {
     int drifted; /* how many seeds made replicas differ */
 } Job;
 
-/* Requires that all ranks have decided by the same bits. */
+/* Requires that all ranks have the same bits of the loss and the gradient norm, by which they
+ * decide. */
 static void check_decision(Comm *world, Trainer *t)
 {
     StepRecord record[TRAINER_HISTORY];
@@ -119,7 +121,7 @@ static void train(Comm *world, void *context)
     trainer_close(&t);
 }
 
-static void test_no_order_of_sums_makes_replicas_differ(void **state)
+static void test_replicas_compare_equal_in_any_order_of_sums_and_flips_are_found(void **state)
 {
     cuda_devices_needed(MOST_RANKS);
     for (int i = 0; i < CASES; i++) {
@@ -145,7 +147,7 @@ static void test_no_order_of_sums_makes_replicas_differ(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_order_of_sums_makes_replicas_differ),
+        cmocka_unit_test(test_replicas_compare_equal_in_any_order_of_sums_and_flips_are_found),
     };
     setenv("EMU_DEVICES", "8", 0);
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);

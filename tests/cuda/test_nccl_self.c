@@ -28,8 +28,8 @@ static struct {
     Comm dp, shard, tp;         /* shard uses the communicator of dp */
     NcclHandle *pp;
     char *memory;
-    double seconds; /* how long it took to open them */
-    size_t taken;   /* bytes of device memory that they took */
+    double seconds; /* how long it took to open the communicators */
+    size_t taken;   /* bytes of device memory that the communicators took */
 } self;
 
 static const size_t room = N * sizeof(double);
@@ -95,7 +95,7 @@ static void self_needed(void)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Element i of tensor `which`: numbers that every type holds exactly. */
+/* Returns element i of tensor `which`: a number that every type holds exactly. */
 static double value(int which, int64_t i)
 {
     return (double)((i * 7 + which * 5) % 29 + 1);
@@ -192,7 +192,7 @@ static void test_a_group_carries_collectives_and_messages(void **state)
 }
 
 /* The calls of dp's communicator are on two streams, while that of tp is used on a third. */
-static void test_communicators_are_used_on_several_streams_at_once(void **state)
+static void test_communicators_work_on_several_streams_at_once(void **state)
 {
     enum { ROUNDS = 20 };
     static const int result[] = {Y, Z, OWN};
@@ -253,7 +253,7 @@ int main(void)
         cmocka_unit_test(test_the_library_has_the_functions_that_need_no_communicator),
         cmocka_unit_test(test_each_collective_gives_the_right_result_in_each_type),
         cmocka_unit_test(test_a_group_carries_collectives_and_messages),
-        cmocka_unit_test(test_communicators_are_used_on_several_streams_at_once),
+        cmocka_unit_test(test_communicators_work_on_several_streams_at_once),
         cmocka_unit_test(test_no_communicator_has_an_error_and_all_can_be_destroyed),
     };
     return cmocka_run_group_tests_name("NCCL on one GPU", tests, NULL, NULL);

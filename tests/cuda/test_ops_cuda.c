@@ -187,14 +187,15 @@ static void test_normal_numbers_match_the_cpu_bit_for_bit(void **state)
 /* ---- losses ---------------------------------------------------------------------------------- */
 
 /* Compares losses and gradients of rows with several packs per thread and padding. One target is
- * missing, and the first logits are minus infinity. The mean of the others is `mean`.
+ * missing, and the first logits are minus infinity. The mean of the other logits is `mean`.
  *
  * For 16-bit logits the device computes e^(x - most) as 2^(x log2(e) - shift), where the shift is
  * most log2(e), rounded to f32. With u = 2^-24 and d = most - x, the relative error of a term is at
  * most 1.3 u d (one rounding of the exponent and that of log2(e)) plus 2 ulp of the instruction.
- * With d up to 9, larger ones hardly count, a loss is off by less than 1.1e-6. The losses here are
- * at least 8, so the bound of 1e-6 of the loss holds as before. The rounding of the shift would add
- * up to u most: it is corrected, or the losses around 3000 would be wrong by up to 2e-4. */
+ * Terms with d above 9 hardly count. So a loss is off by less than 1.1e-6; the losses here are at
+ * least 8, so a bound of 1e-6 of the loss suffices. The rounding of the shift would add up to u
+ * most. The device corrects it; otherwise the losses of logits around 3000 would be wrong by up to
+ * 2e-4. */
 static void check_long_rows(DType storage, int64_t cols, int64_t vocab, double mean,
                             double tolerance)
 {

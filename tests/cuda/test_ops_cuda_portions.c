@@ -190,7 +190,8 @@ static void test_partial_sums_are_right_with_little_scratch_memory(void **state)
         }
 }
 
-/* Writes the sum (or maximum) of so many ranks' tensors, the same on every device, to got[0..n). */
+/* Writes the sum (or, unless `sum`, the maximum) of RANKS tensors to got[0..n). The tensors have
+ * the same values on every device. */
 static void combine_ranks(Device *dev, DType type, bool sum, void *got, int64_t n)
 {
     enum { RANKS = 2 * SUM_SOURCES + 3 };
@@ -207,7 +208,8 @@ static void combine_ranks(Device *dev, DType type, bool sum, void *got, int64_t 
     free(here.data);
 }
 
-/* Of more ranks than a kernel takes, the sum of the first ones is in the scratch memory. */
+/* If there are more ranks than a kernel takes, the sum of the first ranks is kept in the scratch
+ * memory. */
 static void test_sums_of_many_ranks_in_pieces_have_the_same_bits(void **state)
 {
     enum { N = 333 };

@@ -178,8 +178,8 @@ static void test_position_table_gradients_have_the_promised_bits(void **state)
     check_all(true);
 }
 
-/* Sums of parts that the scratch memory holds for a few columns only are computed in portions of
- * the columns, with the same bits. */
+/* If the scratch memory cannot hold the sums of the parts of all columns, the columns are processed
+ * in portions, with the same bits. */
 static void test_little_scratch_memory_changes_no_bit(void **state)
 {
     (void)state;

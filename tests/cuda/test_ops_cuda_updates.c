@@ -90,8 +90,8 @@ static void test_optimizer_updates_match_the_cpu_bit_for_bit(void **state)
                                      update[(k + rule) % 4]);
 }
 
-/* A tensor that is not aligned for packs, each in turn: none of them may then be read in packs. */
-static void test_a_single_unaligned_tensor_updates_single_elements(void **state)
+/* One tensor at a time is not aligned for packs. Then no tensor may be read in packs. */
+static void test_updates_with_one_unaligned_tensor_match_the_cpu_bit_for_bit(void **state)
 {
     enum { N = 1028 };
     (void)state;
@@ -157,7 +157,7 @@ static void ranges_run(Device *dev, const Update *u, const StepDecision *decisio
     op_adamw(dev, range, RANGES, decision, hyper);
 }
 
-static void test_many_ranges_match_the_cpu_bit_for_bit(void **state)
+static void test_updates_of_many_ranges_match_the_cpu_bit_for_bit(void **state)
 {
     (void)state;
     pair_needed();
@@ -242,8 +242,9 @@ static void test_state_in_page_locked_memory_is_updated_by_few_blocks(void **sta
     }
 }
 
-/* Two updates at the same time, on the compute stream and on the stream for updates, of weights of
- * their own: neither takes memory that the other uses, so each has the bits that it has alone. */
+/* Makes two updates at the same time, on the compute stream and on the stream for updates, of
+ * weights of their own. Neither takes memory that the other uses, so each has the bits that it has
+ * alone. */
 static void updates_at_once(int round)
 {
     enum { N = 4096 + 5, TWO = 2, TIMES = 4 };
@@ -296,9 +297,9 @@ static void test_updates_on_two_streams_at_once_change_no_bit(void **state)
 /* ---- averages in bf16 -------------------------------------------------------------------------
  */
 
-/* Updates with averages in bf16, with and without masters, of two segments of a parameter's part,
- * in packs and element by element, from any place on. */
-static void test_averages_in_bf16_match_the_cpu_bit_for_bit(void **state)
+/* Updates with running averages in bf16, with and without masters, of two segments of a parameter's
+ * part. The range begins at an address aligned for packs, or one element later. */
+static void test_adamw_averages_in_bf16_match_the_cpu_bit_for_bit(void **state)
 {
     enum { N = 9000 };
     (void)state;
@@ -307,7 +308,7 @@ static void test_averages_in_bf16_match_the_cpu_bit_for_bit(void **state)
     Tensor segments = tensor_2d(part, I64, 2, SEGMENT_WORDS);
     AdamW hyper = {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .decoupled = true};
     for (int k = 0; k < 8; k++) {
-        int64_t from = k / 4; /* packs do not fit from place 1 on */
+        int64_t from = k / 4; /* packs do not fit if the range begins at element 1 */
         StepDecision decision = {.apply = 1, .update = 3 + k, .lr = 6e-4, .grad_scale = 0.37};
         Update here = update_drawn(BF16, k % 2 ? F32 : BF16, k / 2 % 2, 0, N), there, back;
         here.tensor[3] = pair_drawn(BF16, N, 4, 0.1, false);
@@ -344,9 +345,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizer_updates_match_the_cpu_bit_for_bit),
-        cmocka_unit_test(test_a_single_unaligned_tensor_updates_single_elements),
-        cmocka_unit_test(test_many_ranges_match_the_cpu_bit_for_bit),
-        cmocka_unit_test(test_averages_in_bf16_match_the_cpu_bit_for_bit),
+        cmocka_unit_test(test_updates_with_one_unaligned_tensor_match_the_cpu_bit_for_bit),
+        cmocka_unit_test(test_updates_of_many_ranges_match_the_cpu_bit_for_bit),
+        cmocka_unit_test(test_adamw_averages_in_bf16_match_the_cpu_bit_for_bit),
         cmocka_unit_test(test_state_in_page_locked_memory_is_updated_by_few_blocks),
         cmocka_unit_test(test_updates_on_two_streams_at_once_change_no_bit),
     };

@@ -11,7 +11,7 @@
 
 enum { M = 16, N = 8, K = 16, A_SLOTS = 8, B_SLOTS = 4, D_SLOTS = 4 };
 
-/* The DType of each 16-bit type; conversions are those of model/core/dtype.h. */
+/* Returns the DType of a 16-bit type, whose conversions are those of model/core/dtype.h. */
 template <class T> static DType dtype_of(void);
 template <> DType dtype_of<bf16>(void)
 {
@@ -51,8 +51,8 @@ typedef struct {
     int row, column;
 } Element;
 
-/* The ISA's formulas for .f16 and .bf16, with groupID = laneid >> 2 and threadID_in_group = laneid
- * % 4. */
+/* Return which element of A, B or D a lane holds at position i, by the ISA's formulas for .f16 and
+ * .bf16, with groupID = laneid >> 2 and threadID_in_group = laneid % 4. */
 static Element a_place(int lane, int i)
 {
     int group = lane >> 2, in_group = lane % 4;

@@ -162,8 +162,7 @@ static void test_async_copies_are_visible_after_the_wait_for_their_group(void **
 
 /* ---- stores ---------------------------------------------------------------------------------- */
 
-/* Thread i stores four words at place 3 i, where every third place has 16 bytes, and two words in
- * the middle of the next place. */
+/* Thread i stores four words in out[3 i], and two words in the second half of out[3 i + 1]. */
 static __global__ void __launch_bounds__(COPIERS) store_kernel(uint4 *out)
 {
     uint32_t i = threadIdx.x, four[4] = {4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3}, two[2] = {i, ~i};

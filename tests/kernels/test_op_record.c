@@ -1,7 +1,8 @@
 /* test_op_record.c -- tests that every op tells the recorder what it costs. The costs are computed
  * from a call's arguments (op_cost.c) and compared with those that follow from the roles of the
  * operands (op_cases.h), for all cases that tests and benchmarks have, and with numbers written
- * down here. The device is counted, so nothing is computed and sizes do not matter. */
+ * down here. The device only counts (model/core/device_counted.h), so nothing is computed and sizes
+ * do not matter. */
 #include "model/core/device_counted.h"
 #include "model/core/recorder.h"
 #include "model/kernels/op_arguments.h"
@@ -16,7 +17,7 @@
 
 #include <cmocka.h>
 
-/* A device that is only counted, and the graph of what it is given. */
+/* A device that only counts, its recorder, and the graph of the ops that were recorded. */
 typedef struct {
     Device dev;
     Recorder recorder;
@@ -122,7 +123,7 @@ static void test_every_op_has_the_cost_of_its_operands(void **state)
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* Memory for tensors that nobody reads. */
+/* Returns the address of tensor i, whose memory nobody reads or writes. */
 static char *fake(int64_t i)
 {
     return (char *)((uintptr_t)1 << 60) + (i << 32); /* NOLINT(performance-no-int-to-ptr) */
@@ -148,7 +149,7 @@ static void expect_bytes(Recorded *r, OpId op, int64_t bytes)
 }
 
 /* 8 tokens pick rows of tables with 100 and with 5 rows of 16 elements. */
-static void test_tables_count_only_the_selected_rows(void **state)
+static void test_traffic_of_tables_counts_only_the_selected_rows(void **state)
 {
     Recorded r;
     (void)state;
@@ -175,7 +176,7 @@ static void test_tables_count_only_the_selected_rows(void **state)
     close_recorded(&r);
 }
 
-static void test_updates_count_every_operand_of_every_range(void **state)
+static void test_traffic_of_updates_counts_every_operand_of_every_range(void **state)
 {
     Recorded r;
     (void)state;
@@ -208,7 +209,7 @@ static void test_updates_count_every_operand_of_every_range(void **state)
     close_recorded(&r);
 }
 
-static void test_a_hash_counts_its_bytes(void **state)
+static void test_traffic_of_a_hash_counts_the_bytes_that_it_reads(void **state)
 {
     Recorded r;
     (void)state;
@@ -219,7 +220,7 @@ static void test_a_hash_counts_its_bytes(void **state)
     close_recorded(&r);
 }
 
-static void test_a_decision_counts_its_records_and_one_learning_rate(void **state)
+static void test_traffic_of_a_decision_counts_its_records_and_one_learning_rate(void **state)
 {
     static StepState at;
     static StepStats stats;
@@ -268,7 +269,7 @@ static void expect_shape(Recorded *r, OpId op, int64_t m, int64_t n, int64_t k, 
 }
 
 /* N 64 rows, I 48 inputs, O 32 outputs. */
-static void test_products_have_rows_columns_and_depth(void **state)
+static void test_matrix_products_are_recorded_with_rows_columns_and_depth(void **state)
 {
     Recorded r;
     (void)state;
@@ -330,7 +331,8 @@ static void test_attention_counts_the_pairs_that_the_causal_mask_allows(void **s
     close_recorded(&r);
 }
 
-/* The names of the arguments give each op its own arguments back, in order. */
+/* The names in op_arguments.h must be those of the op's parameters in oplist.h, in the same
+ * order. */
 #define OP(name, parameters) static const char listed_##name[] = #parameters;
 #define OP_WITHOUT_CUDA      OP
 #include "model/kernels/oplist.h"
@@ -374,12 +376,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_op_has_the_cost_of_its_operands),
-        cmocka_unit_test(test_tables_count_only_the_selected_rows),
-        cmocka_unit_test(test_updates_count_every_operand_of_every_range),
-        cmocka_unit_test(test_a_hash_counts_its_bytes),
-        cmocka_unit_test(test_a_decision_counts_its_records_and_one_learning_rate),
+        cmocka_unit_test(test_traffic_of_tables_counts_only_the_selected_rows),
+        cmocka_unit_test(test_traffic_of_updates_counts_every_operand_of_every_range),
+        cmocka_unit_test(test_traffic_of_a_hash_counts_the_bytes_that_it_reads),
+        cmocka_unit_test(test_traffic_of_a_decision_counts_its_records_and_one_learning_rate),
         cmocka_unit_test(test_sums_of_a_step_are_recorded_as_f64),
-        cmocka_unit_test(test_products_have_rows_columns_and_depth),
+        cmocka_unit_test(test_matrix_products_are_recorded_with_rows_columns_and_depth),
         cmocka_unit_test(test_attention_counts_the_pairs_that_the_causal_mask_allows),
         cmocka_unit_test(test_the_names_of_arguments_equal_those_in_the_list_of_ops),
     };

@@ -70,7 +70,7 @@ static double draw(const OpCase *c, const OperandSpec *s, int operand, int64_t i
     }
 }
 
-/* Computes the inputs of a case; each trial rounds them to its types. */
+/* The inputs of a case before rounding; each trial rounds them to its types. */
 typedef struct {
     double *v[CASE_OPERANDS];
 } Draws;

@@ -1,6 +1,6 @@
 /* test_ops_attention.c -- tests op_attention_backward: compares its gradients, those of the biases
  * of q, k and v included, with numerical derivatives of the forward op in f64 (gradcheck.h), and
- * the bits of the biases' gradients with those of a linear. */
+ * the bits of the biases' gradients with those of a linear layer. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/device/op_devices.h"
@@ -113,7 +113,7 @@ enum {
     COLS = Q_COLS + 2 * KV_COLS
 };
 
-/* Random numbers of this type in memory of their own. */
+/* Returns random numbers of this type in memory of their own. */
 static Tensor drawn(DType type, uint64_t stream, int64_t rows, int64_t cols)
 {
     double *data = must_calloc((size_t)(rows * cols), sizeof *data);

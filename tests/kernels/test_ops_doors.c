@@ -20,7 +20,7 @@
  * ------------------------------------------------------------------------------
  */
 
-/* Runs the body in a child process, which must end with this code and print both texts. */
+/* Runs the body in a child process, which must end with this code and print `op` and `what`. */
 static void expect_end(Device *dev, void (*body)(Device *), int code, const char *op,
                        const char *what)
 {
@@ -111,7 +111,8 @@ static void bad_heads(Device *dev)
                          (Attention){3, 2, 2, 0, 1}, NO_TENSOR);
 }
 
-/* 2 rows, 3 query heads and 1 kv head of 2; the biases' gradients are what the caller says. */
+/* Calls attention backward with 2 rows, 3 query heads and 1 kv head of 2, and with these gradients
+ * of the biases. */
 static void biases_of_attention(Device *dev, Tensor dbq, Tensor dbk, Tensor dbv)
 {
     Tensor wide = tensor_3d(spare[0], F32, 1, 2, 6), narrow = tensor_3d(spare[0], F32, 1, 2, 2);
@@ -165,7 +166,7 @@ static void bad_gradient_type(Device *dev)
                       tensor_1d(token, I32, 2), 0, false);
 }
 
-/* Column sums would mix the heads. */
+/* Column sums of dx are refused if a row has several groups, because they would mix the heads. */
 static void columns_of_heads(Device *dev)
 {
     op_norm_backward(dev, here(0, 2, 6), false, row(1, 6), row(1, 3), NO_TENSOR, false,
@@ -192,7 +193,7 @@ static void short_columns(Device *dev)
                               row(1, 3), false);
 }
 
-/* The device's table of ops without one row. */
+/* Calls an op that the device's table of functions lacks. */
 static void missing_op(Device *dev)
 {
     OpTable table = *dev->ops;
@@ -265,7 +266,8 @@ static void a_part_wider_than_the_whole(Device *dev)
     op_normal(dev, here(0, 1, 4), 1, &(Segment){.cols = 3, .whole_cols = 2}, 1);
 }
 
-/* Averages in bf16 with f32 masters, whose weights are not rounded stochastically. */
+/* With f32 masters, weights are not rounded stochastically, but running averages in bf16 still are,
+ * so a table of segments is required. */
 static void averages_without_segments(Device *dev)
 {
     static const AdamW hyper[UPDATE_GROUPS];

@@ -1,6 +1,7 @@
 /* test_ops_gelu.c -- tests the two fused gelus, one of the rounded product and one of the unrounded
  * sum, and the fused gelu' of the backward pass. The differences between them, and from other forms
- * of gelu, are smaller than the bounds of test_ops.c, so the sums are exact here.
+ * of gelu, are smaller than the bounds of test_ops.c. So the operands here are chosen such that the
+ * sums are exact.
  *
  * The epilogues of cuBLASLt may compute tanh by the GPU's tanh.approx, whose relative error is up
  * to 2^-11 (PTX ISA). Where they may be used, the bounds allow this. They are then wider than the
@@ -108,8 +109,8 @@ typedef struct {
     double along, size;
 } Form;
 
-/* Only arguments up to 2.5 count. Beyond, tanh is so close to 1 that an approximate one is 1, with
- * errors that all have the same sign. */
+/* Adds the error of the result at x to the form. Only arguments up to 2.5 count. Beyond, tanh is so
+ * close to 1 that an approximate tanh is 1, with errors that all have the same sign. */
 static void form_add(Form *form, double x, double error, double difference, double bound)
 {
     if (fabs(x) > 2.5 || bound == 0) return;
@@ -236,7 +237,8 @@ static void both_forms_of_gelu_give_the_same_bits_in_f32_and_f64(void **state)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* The arguments of gelu': values of the storage type over the range in which it is curved. */
+/* Returns an argument of gelu'. All of them are values of the storage type, and together they cover
+ * the range in which gelu' is curved. */
 static double pre_at(DType dtype, int64_t n, int64_t i)
 {
     return oracle_round(dtype, (double)((n * 67 + i * 29) % 1201 - 600) / 128);
@@ -249,8 +251,9 @@ static double slope_of_tanh(double x)
     return 0.5 * fabs(t) * (1 + 2 * ROOT * fabs(x * t) * (1 + 3 * 0.044715 * x * x));
 }
 
-/* Every dx is the sum, exact in f32, times gelu' of the tanh form, rounded once; errors of f32 and
- * the given error of tanh are allowed. A gelu' computed with erf is wrong by up to 1e-3. */
+/* Checks that every dx is the sum, exact in f32, times gelu' of the tanh form, rounded once. Allows
+ * for errors of f32 and the given error of tanh. A gelu' computed with erf is wrong by up to
+ * 1e-3. */
 static Fault slopes_fault(Tensor dx, Tensor pre, double tanh_error)
 {
     Fault fault = {""};
@@ -317,8 +320,8 @@ static void gelu_backward_uses_the_derivative_of_the_tanh_form(void **state)
 
 /* ---- the library's form ---------------------------------------------------------------------- */
 
-/* Where the emulated cuBLASLt takes the place of the library, its tanh may be wrong by 2^-11. But a
- * gelu of the rounded sum, and gelu and gelu' by erf are found. */
+/* An emulated cuBLASLt takes the place of the library, in three ways. A tanh that is wrong by 2^-11
+ * must pass. A gelu of the rounded sum, and a gelu or gelu' by erf, must be detected. */
 static void a_library_may_approximate_tanh_but_not_use_another_form(void **state)
 {
     (void)state;

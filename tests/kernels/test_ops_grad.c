@@ -78,8 +78,9 @@ static void norm_backward_matches_finite_differences(void **state)
     }
 }
 
-/* L is the sum of the y and of the residual stream itself. The stream's own gradient is added to
- * that of norm_backward, and the column sums of both are the gradient of the bias. */
+/* The loss is a weighted sum of y and of the residual stream. The gradient that the residual stream
+ * gets directly is added to that of norm_backward, and the column sums of the total are the
+ * gradient of the bias. */
 static double residual_norm_loss(const Function *f)
 {
     const NormShape *s = f->options;
@@ -122,7 +123,8 @@ static void residual_norm_backward_matches_finite_differences(void **state)
 
 enum { ROWS = 7, IN = 11, MIDDLE = 13, OUT = 5 };
 
-/* y = gelu(x w^T + b) v^T: uses both epilogues and all three matrix multiplications. */
+/* Returns the loss for y = gelu(x w^T + b) v^T. Its gradients need both epilogues and all three
+ * matrix multiplications. */
 static double mlp_loss(const Function *f)
 {
     Tensor middle = matrix(f->scratch[0], ROWS, MIDDLE), y = matrix(f->scratch[2], ROWS, OUT);
@@ -155,7 +157,7 @@ static void linear_backward_matches_finite_differences(void **state)
     function_check(f, "linear");
 }
 
-/* y = x w^T + bias + residual. The gradient of the residual is dy itself. */
+/* Returns the loss for y = x w^T + bias + residual. The gradient of the residual is dy itself. */
 static double linear_residual_loss(const Function *f)
 {
     op_linear_residual_forward(&cpu, matrix(f->scratch[0], ROWS, OUT),

@@ -14,7 +14,8 @@
 
 enum { MOST = 300000 };
 
-/* The oracle: reads single bytes, from the last word to the first. */
+/* Returns the hash that op_hash must give. Unlike the op, reads single bytes, and from the last
+ * word to the first. */
 static uint64_t oracle(const uint8_t *bytes, size_t n, uint64_t first)
 {
     const uint64_t factor = 0xD6E8FEB86659FD93u;
@@ -75,7 +76,8 @@ static void hashes_equal_the_oracle_for_every_type_and_size(void **state)
     free(bytes);
 }
 
-/* On a device, packs of two words are read only from addresses that are multiples of 16. */
+/* On a device, packs of two words are read only from addresses that are multiples of 16, so some
+ * parts here begin at other multiples of 8. */
 static void hashes_are_sums_over_parts_of_whole_words(void **state)
 {
     static const int64_t cut[] = {0, 8, 24, 4096, 100008, 299992, MOST - 1};
@@ -99,7 +101,8 @@ static void hashes_are_sums_over_parts_of_whole_words(void **state)
     free(bytes);
 }
 
-/* Every bit of every word counts, in zeros, too, and so does where a word is. */
+/* Flips each bit of some words, zeros and random ones, and then exchanges two words. The hash must
+ * change each time. */
 static void every_changed_bit_and_every_exchange_changes_the_hash(void **state)
 {
     enum { WORDS = 5 };

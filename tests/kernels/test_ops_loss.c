@@ -29,7 +29,7 @@ typedef struct {
     bool backward;
 } Spikes;
 
-/* In a third of the rows the target is the extreme logit itself. */
+/* Returns the row's target. In a third of the rows it is the extreme logit itself. */
 static int32_t target_of(const Spikes *s, int64_t row)
 {
     return (int32_t)((s->place[row] + 5 * (row % 3)) % s->vocabulary);
@@ -44,7 +44,8 @@ static double logit_of(const Spikes *s, int64_t row, int64_t col)
     return dtype_get(s->storage, &rounded, 0);
 }
 
-/* The extreme logit dominates: softmax is 1 there and 0 elsewhere. */
+/* Checks the loss and the gradient of a row. The extreme logit dominates: softmax is 1 there and 0
+ * elsewhere. */
 static void check_row(const Spikes *s, int64_t row, double loss, const void *gradient,
                       const char *where)
 {
@@ -66,7 +67,8 @@ static void check_row(const Spikes *s, int64_t row, double loss, const void *gra
         assert_true(isnan(dtype_get(s->storage, gradient, row * s->cols + target)));
 }
 
-/* The padding contains values that must not count. */
+/* Computes the losses on the device and checks all rows. The padding contains values that must not
+ * count. */
 static void check_spikes(TestDevice *d, const Spikes *s)
 {
     Device *dev = &d->device;
@@ -155,7 +157,7 @@ static void a_very_large_or_NaN_logit_is_found_in_long_rows(void **state)
 /* On a GPU: if all logits are -infinity, if one is infinity, or if the target is beyond the
  * vocabulary (also beyond the row), the loss is NaN. In the last two cases only the loss is wrong:
  * the gradient has no target and adds up to the scale, and the padding is 0. */
-static void losses_without_a_value_are_NaN(void **state)
+static void undefined_losses_are_NaN(void **state)
 {
     enum { ROWS = 4, COLS = 16, VOCABULARY = 13 };
     (void)state;
@@ -197,7 +199,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_very_large_or_NaN_logit_is_found_at_every_position),
         cmocka_unit_test(a_very_large_or_NaN_logit_is_found_in_long_rows),
-        cmocka_unit_test(losses_without_a_value_are_NaN),
+        cmocka_unit_test(undefined_losses_are_NaN),
     };
     return cmocka_run_group_tests_name("loss of rows with a spike", tests, devices_setup,
                                        devices_teardown);

@@ -34,7 +34,7 @@ typedef struct {
     Tensor logits, losses, most, terms;
 } Part;
 
-/* Every fourth row has no target. */
+/* Returns the row's target. Every fourth row has none, which is -1. */
 static int32_t target_of(const Cut *c, int64_t row)
 {
     return row % 4 == 3 ? -1 : (int32_t)(row * 7 % c->vocabulary);
@@ -133,8 +133,9 @@ static void expect_near(const Cut *c, const char *where, const char *what, int r
              (long long)i, got, want, fabs(got - want));
 }
 
-/* Returns the bound: 1e-14 of the compared value in f64, otherwise a few rounding errors of the
- * type. */
+/* Compares a rank's losses and its columns of the gradient with those of whole rows. In f64 they
+ * may differ by 1e-14, otherwise by a few rounding errors of the type. Without backward, the logits
+ * must be unchanged. */
 static void check_rank(Device *dev, const Cut *c, const char *where, const Part *part, int rank,
                        const double *loss, const double *gradient)
 {
@@ -218,27 +219,28 @@ static double spread(int64_t row, int64_t col, int64_t vocabulary)
     return 3 * drawn_normal(61, row * vocabulary + col);
 }
 
-/* Some logits are +80 and -80, so the largest logits of two ranks differ by up to 160. */
+/* Returns a logit around +80 or -80. The largest logits of two ranks differ by up to 160. */
 static double far_apart(int64_t row, int64_t col, int64_t vocabulary)
 {
     double sign = (col * 4 / vocabulary + row) % 3 == 0 ? 1 : -1;
     return 80 * sign + drawn_normal(62, row * vocabulary + col);
 }
 
-/* One logit per row is outside the range of exp unless the largest is subtracted first. */
+/* Returns a logit. One logit per row is outside the range of exp unless the largest is subtracted
+ * first. */
 static double spike(int64_t row, int64_t col, int64_t vocabulary)
 {
     return row % vocabulary == col ? 1000 : drawn_uniform(63, row * vocabulary + col);
 }
 
-/* The rounding of the largest logit in any base, if it is not corrected, changes the sum of
- * exponentials by up to 60000 u: in f16 this exceeds the bounds. */
+/* Returns a logit around 60000. The rounding of the largest logit in any base, if it is not
+ * corrected, changes the sum of exponentials by up to 60000 u: in f16 this exceeds the bounds. */
 static double large(int64_t row, int64_t col, int64_t vocabulary)
 {
     return 60000 + 60 * drawn_normal(65, row * vocabulary + col);
 }
 
-/* One logit per row is NaN. */
+/* Returns a logit. One logit per row is NaN. */
 static double not_a_number(int64_t row, int64_t col, int64_t vocabulary)
 {
     return row % vocabulary == col ? (double)NAN : drawn_uniform(64, row * vocabulary + col);
@@ -309,7 +311,7 @@ static void a_NaN_logit_of_one_rank_gives_a_NaN_loss_on_all(void **state)
 
 enum { TARGETS = 9, COLUMNS = 24, VOCABULARY = 19, PARTS = 3, PART_COLUMNS = COLUMNS / PARTS };
 
-/* One rank's columns of the logits. */
+/* Returns one rank's columns of the logits. */
 static Tensor part_of(double *logits, int part)
 {
     Tensor columns = tensor_2d(logits + part * PART_COLUMNS, F64, TARGETS, PART_COLUMNS);

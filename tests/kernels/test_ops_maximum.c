@@ -83,7 +83,7 @@ static void a_maximum_of_many_ranks_keeps_every_NaN(void **state)
 }
 
 /* At most one source begins one element after an aligned address. */
-static void a_maximum_reads_unaligned_sources(void **state)
+static void a_maximum_of_unaligned_sources_is_right(void **state)
 {
     (void)state;
     enum { N = 64, RANKS = 3 };
@@ -118,7 +118,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_maximum_keeps_NaN_and_the_first_of_two_zeros),
         cmocka_unit_test(a_maximum_of_many_ranks_keeps_every_NaN),
-        cmocka_unit_test(a_maximum_reads_unaligned_sources),
+        cmocka_unit_test(a_maximum_of_unaligned_sources_is_right),
     };
     return cmocka_run_group_tests_name("maxima of many tensors", tests, devices_setup,
                                        devices_teardown);

@@ -177,8 +177,8 @@ static void bug_23_padding_of_the_vocabulary_changes_no_bit(void **state)
 /* ---- order of sums ----------------------------------------------------------------------------
  */
 
-/* With few tokens that occur often, 20 runs with any number of threads give the bits of the first.
- */
+/* With few tokens that occur often, 20 runs with any number of threads give the same bits as the
+ * first run. */
 static void bug_12_embedding_gradients_are_always_added_in_the_same_order(void **state)
 {
     (void)state;
@@ -210,7 +210,7 @@ static void bug_12_embedding_gradients_are_always_added_in_the_same_order(void *
 
 /* A norm that is computed in parts, divided at multiples of SQ_NORM_BLOCK, has the bits of one
  * call. */
-static void a_norm_computed_in_parts_has_the_same_bits_as_one_call(void **state)
+static void a_gradient_norm_computed_in_parts_has_the_same_bits_as_one_call(void **state)
 {
     (void)state;
     enum { N = 5 * SQ_NORM_BLOCK + 77 };
@@ -332,7 +332,7 @@ static void check_far_rows(Device *dev, Tensor wide)
         device_drop(dev, all[i]);
 }
 
-/* Rows 2^31 + 5 elements apart. */
+/* Reads and writes rows that are 2^31 + 5 elements apart. */
 static void bug_48_rows_beyond_2_to_the_31_elements_are_addressed(void **state)
 {
     (void)state;
@@ -365,7 +365,7 @@ int main(void)
         cmocka_unit_test(bug_24_large_scores_stay_finite),
         cmocka_unit_test(bug_23_padding_of_the_vocabulary_changes_no_bit),
         cmocka_unit_test(bug_12_embedding_gradients_are_always_added_in_the_same_order),
-        cmocka_unit_test(a_norm_computed_in_parts_has_the_same_bits_as_one_call),
+        cmocka_unit_test(a_gradient_norm_computed_in_parts_has_the_same_bits_as_one_call),
         cmocka_unit_test(bug_18_the_norm_is_accumulated_in_f64),
         cmocka_unit_test(bug_48_rows_beyond_2_to_the_31_elements_are_addressed),
     };

@@ -64,7 +64,8 @@ static void normals_have_the_same_bits_on_every_device(void **state)
     static uint16_t half[2][NORMALS];
     for (int i = 0; i < devices.count; i++) {
         Device *dev = &devices.item[i].device;
-        /* A device without f64 is compared with the CPU's numbers. */
+        /* A device without f64 leaves the CPU's numbers in `wide`, with which its own are
+         * compared. */
         if (dev->ops_f64) normals(dev, tensor_1d(wide, F64, NORMALS), 0);
         normals(dev, tensor_1d(narrow, F32, NORMALS), 0);
         normals(dev, tensor_1d(half[0], BF16, NORMALS), 0);

@@ -17,8 +17,8 @@ static const DType storages[] = {F64, F32, BF16, F16};
 
 enum { ROWS = 40, COLS = 61, PAIR = 2 };
 
-/* The terms of an element, of which every storage type represents each exactly, and f32 the sum of
- * all: product (n, o) = fine n + coarse o. */
+/* The terms of an element. Every storage type represents each of them exactly, and f32 represents
+ * the sum of all exactly. The product is (n, o) = fine n + coarse o. */
 static double fine(int64_t n)
 {
     return (double)n / 4096;
@@ -34,13 +34,15 @@ static double bias_at(int64_t o)
     return (double)(o * 5 % 16 - 8) / 64;
 }
 
-/* The sum is small, so what the product loses by rounding is large beside it. */
+/* Returns a residual that nearly cancels the product. The sum is small, so what the product loses
+ * by rounding is large beside it. */
 static double residual_at(int64_t n, int64_t o)
 {
     return (double)(n % 4) / 8 - coarse(o);
 }
 
-/* Returns what y (n, o) is if the product is rounded before the sum is (twice), or not. */
+/* Returns the correct y (n, o): rounded once or, if `twice`, with the product rounded before the
+ * sum. */
 static double exact(DType dtype, int64_t n, int64_t o, bool bias, bool twice)
 {
     double product = fine(n) + coarse(o);
@@ -82,9 +84,9 @@ static Tensor run(Device *dev, DType dtype, bool with_bias)
     return y;
 }
 
-/* The CPU rounds the product and then the sum, as its separate ops do, so a model has the same bits
- * with either. CUDA rounds once, which is more exact, or like the CPU if its library refuses to
- * add: one or the other for all elements. */
+/* The CPU rounds the product and then the sum, as the two separate ops do, so a model has the same
+ * bits with this op as with those. CUDA rounds once, which is more exact. If its library refuses to
+ * add the residual, it rounds like the CPU. All elements must be rounded in the same way. */
 static void check_roundings(TestDevice *d, DType dtype, bool bias)
 {
     Tensor y = run(&d->device, dtype, bias);

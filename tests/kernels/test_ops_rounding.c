@@ -22,7 +22,7 @@
 
 /* If x is k / 2^16 of a step above its lower neighbour, exactly k of the 2^16 random numbers round
  * it away from zero, so the mean of the rounding is x. */
-static void the_mean_over_all_random_bits_is_exact(void **state)
+static void rounding_over_all_random_bits_has_the_exact_mean(void **state)
 {
     (void)state;
     const float cases[] = {1.0f + 0x1p-20f, 0.3f,   -0.3f,      1e-3f, 3.1e38f,
@@ -45,7 +45,7 @@ static void the_mean_over_all_random_bits_is_exact(void **state)
 
 /* Values that bf16 represents, and infinities, do not change with any random bits; a NaN stays NaN.
  */
-static void values_that_bf16_represents_do_not_change(void **state)
+static void rounding_keeps_values_that_bf16_represents(void **state)
 {
     (void)state;
     const uint32_t bits[] = {0, 1, 0x8000, 0xffff};
@@ -86,7 +86,7 @@ static StepDecision decision_of(int64_t update)
     return (StepDecision){.apply = 1, .update = update, .lr = 6e-4, .grad_scale = 0.37};
 }
 
-/* Rule 0 is AdamW, 1 SGD, 2 SGD with momentum. */
+/* Updates by rule 0 (AdamW), 1 (SGD) or 2 (SGD with momentum). */
 static void update(Device *dev, int rule, Tensor w, Tensor g, Tensor m, Tensor v,
                    const StepDecision *decision, const Rounding *rounding)
 {
@@ -242,7 +242,8 @@ static void ranks_round_a_split_matrix_like_one_rank(void **state)
     }
 }
 
-/* ---- noise ----------------------------------------------------------------------------------- */
+/* ---- random bits
+ * --------------------------------------------------------------------------------- */
 
 /* Counts how many of n elements, all equal to x, SGD without a gradient rounds away from zero. */
 static int ups_of(Device *dev, uint64_t seed, uint64_t stream, int64_t t, uint16_t *out, int n)
@@ -275,7 +276,7 @@ static int ups_of(Device *dev, uint64_t seed, uint64_t stream, int64_t t, uint16
 /* 1 + 2^-9 is a quarter of a step above 1, so of N elements N / 4 are rounded up, within five
  * standard deviations. Two updates, seeds or parameters agree only by chance: in 10 / 16 of all
  * elements. */
-static void noise_is_unbiased_and_differs_by_update_seed_and_parameter(void **state)
+static void random_bits_are_unbiased_and_differ_by_update_seed_and_parameter(void **state)
 {
     (void)state;
     enum { UPDATES = 40 };
@@ -317,12 +318,12 @@ static void rounding_shares_no_philox_block_with_initial_weights(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_mean_over_all_random_bits_is_exact),
-        cmocka_unit_test(values_that_bf16_represents_do_not_change),
+        cmocka_unit_test(rounding_over_all_random_bits_has_the_exact_mean),
+        cmocka_unit_test(rounding_keeps_values_that_bf16_represents),
         cmocka_unit_test(updates_have_the_same_bits_as_the_oracle),
         cmocka_unit_test(a_range_updated_in_pieces_has_the_same_bits),
         cmocka_unit_test(ranks_round_a_split_matrix_like_one_rank),
-        cmocka_unit_test(noise_is_unbiased_and_differs_by_update_seed_and_parameter),
+        cmocka_unit_test(random_bits_are_unbiased_and_differ_by_update_seed_and_parameter),
         cmocka_unit_test(rounding_shares_no_philox_block_with_initial_weights),
     };
     return cmocka_run_group_tests_name("stochastic rounding", tests, devices_setup,

@@ -67,7 +67,8 @@ static double *values_of(const Here *h, Tensor far)
     return values;
 }
 
-/* Both are given back. Sums of `terms` products of normal numbers, rounded `roundings` times. */
+/* Compares two tensors, whose elements are sums of `terms` products of normal numbers, rounded
+ * `roundings` times. Releases both tensors. */
 static void expect_alike(const Here *h, const char *what, Tensor got, Tensor want, int64_t terms,
                          int roundings)
 {

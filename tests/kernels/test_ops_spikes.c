@@ -35,7 +35,7 @@ static double sorted_middle(double *x, int64_t n)
     return x[n / 2];
 }
 
-/* Returns whether a loss is a spike after this history; sets the figures of a spike. */
+/* Returns whether a loss is a spike after this history; if it is, sets *median and *deviation. */
 static bool is_spike(const History *h, double loss, double deviations, double *median,
                      double *deviation)
 {
@@ -53,7 +53,7 @@ static bool is_spike(const History *h, double loss, double deviations, double *m
     return true;
 }
 
-/* Takes a step of the oracle; the decision must be the same. */
+/* Takes a step of the oracle. Its decision must equal d. */
 static void follow(History *h, double loss, bool finite, const StepConstants *constants,
                    const StepDecision *d)
 {
@@ -142,7 +142,8 @@ static StepConstants plain_constants(double deviations, bool skip)
                            .skip_spikes = skip};
 }
 
-/* Every device finds the spikes that the oracle finds, and has its figures bit for bit. */
+/* Every device finds the spikes that the oracle finds, and has the same medians and deviations bit
+ * for bit. */
 static void spikes_equal_those_found_with_a_sorted_median(void **state)
 {
     (void)state;
@@ -187,7 +188,7 @@ static void a_spike_changes_an_update_only_if_it_is_skipped(void **state)
 }
 
 /* A loss that is not finite, with an update that the user wants nonetheless, is a spike. It never
- * joins the losses that others are compared with, so the next spikes are found. */
+ * joins the losses with which later losses are compared, so the next spikes are found. */
 static void bug_10_a_non_finite_loss_does_not_enter_the_median(void **state)
 {
     (void)state;

@@ -23,7 +23,8 @@ static StepConstants plain_constants(void)
         .max_norm = 1, .nominal_targets = 64, .samples = 4, .tokens = 64, .skip_nonfinite = true};
 }
 
-/* The first CPU device and the GPU, for tests that do not need every CPU level. */
+/* Returns whether device i is the first CPU device or a GPU, for tests that do not need every CPU
+ * level. */
 static bool chosen(int i)
 {
     return i == 0 || devices.item[i].cuda;
@@ -53,7 +54,7 @@ static bool near(double a, double b)
     return fabs(a - b) <= 8 * 0x1p-53 * fabs(b);
 }
 
-static void decision_clips_and_counts(void **state)
+static void decisions_clip_gradients_and_count_steps(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++) {
@@ -282,7 +283,8 @@ static void bug_8_runs_with_and_without_loss_scale_have_the_same_bits(void **sta
     }
 }
 
-/* Adding 0.001 does not change a bf16 weight of 1, but it changes the f32 master weight. */
+/* An update of 0.001 does not change a bf16 weight of 1, but it changes the f32 master weight. So
+ * 1000 updates bring the weight to 0. */
 static void tiny_updates_move_a_bf16_weight(Device *dev)
 {
     Slots s = drawn_slots();
@@ -335,7 +337,7 @@ static void sgd_dampens_from_the_second_update(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decision_clips_and_counts),
+        cmocka_unit_test(decisions_clip_gradients_and_count_steps),
         cmocka_unit_test(gradient_allreduce_op_sum_adds_the_gradients_of_ranks),
         cmocka_unit_test(bug_10_11_42_a_skipped_step_leaves_no_trace),
         cmocka_unit_test(the_loss_scale_follows_recorded_traces_of_deepspeed),

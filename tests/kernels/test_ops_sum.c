@@ -255,8 +255,8 @@ static void bug_40_partial_sums_neither_underflow_nor_overflow(void **state)
         }
 }
 
-/* The gradient of a bias from separate column sums has the bits of the one that the gradient of the
- * weight computes itself. */
+/* The gradient of a bias that is made from the sums of op_column_sum has the same bits as the one
+ * for which the gradient op of the weight computes the sums itself. */
 static void column_sums_have_the_same_bits_as_a_bias_gradient(void **state)
 {
     (void)state;

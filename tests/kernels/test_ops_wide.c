@@ -45,7 +45,8 @@ static void embeddings_of_ids_above_65536_read_their_own_rows(void **state)
         for (int n = 0; n < TOKENS; n++)
             for (int c = 0; c < WIDTH; c++)
                 assert_true(x[n * WIDTH + c] == entry(tokens[n], c));
-        /* each row has its sum over the tokens, which is 0 for all others; then it is restored */
+        /* a row's gradient is the sum over its occurrences among the tokens, so 0 for most rows;
+         * afterwards the table is restored */
         for (int64_t k = 0; k < (int64_t)VOCABULARY * WIDTH; k++) {
             int times = 0;
             for (int n = 0; n < TOKENS; n++)

@@ -87,7 +87,7 @@ static void f64_errors_are_within_the_documented_bounds(void **state)
     }
 }
 
-static void results_at_the_ends_of_ranges_are_right(void **state)
+static void exp_tanh_and_log_are_right_at_the_ends_of_their_ranges(void **state)
 {
     (void)state;
     const double inf = (double)INFINITY, nan = (double)NAN;
@@ -115,7 +115,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(f32_errors_are_within_the_documented_bounds),
         cmocka_unit_test(f64_errors_are_within_the_documented_bounds),
-        cmocka_unit_test(results_at_the_ends_of_ranges_are_right),
+        cmocka_unit_test(exp_tanh_and_log_are_right_at_the_ends_of_their_ranges),
     };
     return cmocka_run_group_tests_name("vector functions", tests, NULL, NULL);
 }

@@ -1,12 +1,13 @@
 /* attention.c -- attention forward on the CPU. A task is a block of queries of one head. It loops
- * over the blocks of keys that they attend to and keeps, per query, the largest score so far, the
- * sum of exponentials and the weighted sum of values (the online softmax of Milakov, Gimelshein,
- * arXiv:1805.02867, blocked as in Dao et al., arXiv:2205.14135). */
+ * over the blocks of keys that these queries attend to. For each query it keeps the largest score
+ * so far, the sum of exponentials and the weighted sum of values (the online softmax of Milakov,
+ * Gimelshein, arXiv:1805.02867, blocked as in Dao et al., arXiv:2205.14135). */
 #include "model/kernels/cpu/attention.h"
 
 #include <math.h>
 
-/* Uses fused multiply-adds if the level has them; in ISO mode the compiler would not. */
+/* Lets the compiler use fused multiply-adds if the CPU level has them, which -std=c11 alone would
+ * not. */
 #pragma GCC optimize("fp-contract=fast")
 
 typedef struct {
@@ -18,17 +19,17 @@ typedef struct {
 /* A task's block of queries and its scratch memory. */
 typedef struct {
     int64_t b, head, kv_head, t, n; /* queries [t, t + n) */
-    real *rows, *transposed;        /* the queries: converted, (D, SCORES_LD) transposed */
+    real *rows, *transposed;        /* the queries as reals, and their transpose (D, SCORES_LD) */
     real *k, *v;                    /* converted operands */
     real *scores;                   /* (key_block, SCORES_LD) */
     real *out;                      /* (n, D) sum of weighted values, rows heads_ld apart */
     real top[QUERY_BLOCK];          /* largest score so far */
-    real sum[QUERY_BLOCK];          /* of exponentials relative to it */
+    real sum[QUERY_BLOCK];          /* sum of exp(score - top) */
     Window window;
 } QueryBlock;
 
-/* Scales the scores of keys [from, to) with a group of queries and sets those that a query may not
- * attend to to -infinity. Raises top[l] to the largest score. */
+/* Scales the scores of keys [from, to) with a group of queries. Sets a score to -infinity if the
+ * query may not attend to the key. Raises top[l] to the largest score of query l. */
 static void group_mask(real *restrict scores, const int32_t *restrict first,
                        const int32_t *restrict end, int64_t from, int64_t to, real scale,
                        real *restrict top)
@@ -57,8 +58,9 @@ static void group_exp(real *restrict scores, int64_t from, int64_t to, const rea
     }
 }
 
-/* Turns the scores of the group of queries that starts at i into weights. Rescales the group's sums
- * over earlier keys to the new maximum; `gathered` says that there are such keys. */
+/* Turns the scores of the group of queries that starts at i into weights. Rescales what these
+ * queries have summed over earlier keys to the new maximum; `gathered` says whether there are
+ * earlier keys. */
 static void group_softmax(const ForwardCall *f, QueryBlock *x, int64_t i, bool gathered)
 {
     const AttentionCall *h = &f->call;
@@ -80,8 +82,8 @@ static void group_softmax(const ForwardCall *f, QueryBlock *x, int64_t i, bool g
     group_exp(x->scores + i, from, to, top, sum);
     for (int l = 0; l < GROUP; l++)
         x->sum[i + l] = x->sum[i + l] * rescale[l] + sum[l];
-    /* The sums over earlier keys were relative to a smaller maximum. Padding queries have no row in
-     * out. */
+    /* The weighted sums over earlier keys were relative to a smaller maximum, so they are rescaled.
+     * Padding queries have no row in out. */
     for (int64_t l = 0; gathered && l < min_i64(GROUP, x->n - i); l++)
         for (int64_t c = 0; c < h->shape.head_size; c++)
             x->out[(i + l) * heads_ld(h) + c] *= rescale[l];
@@ -94,8 +96,8 @@ static void keys_forward(const ForwardCall *f, QueryBlock *x, int64_t key, int64
     int64_t d = h->shape.head_size, ld = heads_ld(h), wide = groups_up(x->n);
     HeadRows k = head_load(h, h->k, h->tk, x->b, x->kv_head, key, n, x->k);
     HeadRows v = head_load(h, h->v, h->tk, x->b, x->kv_head, key, n, x->v);
-    /* The window is per query, so document boundaries and the diagonal need no special case below.
-     */
+    /* The window holds each query's own range of keys, so document boundaries and the diagonal need
+     * no special case below. */
     window_make(h, x->b, x->t, x->n, key, n, &x->window);
     for (int64_t j = 0; j < n; j += STRIP_ROWS) {
         /* Queries before the first one that attends to this strip are skipped in whole groups:

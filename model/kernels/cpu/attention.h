@@ -12,9 +12,10 @@
 #include "model/kernels/cpu/strips.h"
 #include "model/kernels/vmath.h"
 
-/* Largest block of scores. Queries are processed in groups: a group's scores are adjacent, and
- * scores above the diagonal are skipped per group and strip of keys. Rows of scores are padded by
- * one group so that a column of scores does not map to only a few sets of a cache. */
+/* A block of scores has at most QUERY_BLOCK queries and KEY_BLOCK keys. Queries are processed in
+ * groups of GROUP: a group's scores are adjacent, and scores above the diagonal are skipped per
+ * group and strip of keys. Rows of scores are padded by one group so that a column of scores does
+ * not map to only a few sets of a cache. */
 enum { QUERY_BLOCK = 64, KEY_BLOCK = 256, GROUP = 16, SCORES_LD = QUERY_BLOCK + GROUP };
 _Static_assert(GROUP % LANES == 0, "a group is whole vectors");
 

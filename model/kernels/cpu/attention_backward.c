@@ -11,7 +11,8 @@
 #include "model/kernels/cpu/attention.h"
 #include "model/kernels/cpu/column_sum.h"
 
-/* Uses fused multiply-adds if the level has them; in ISO mode the compiler would not. */
+/* Lets the compiler use fused multiply-adds if the CPU level has them, which -std=c11 alone would
+ * not. */
 #pragma GCC optimize("fp-contract=fast")
 
 /* Largest number of elements in each of a task's sums for dk and dv, so that both fit a workspace.
@@ -23,24 +24,25 @@ typedef struct {
     Tensor dq, dk, dv, dout, o, lse;
     bool accumulate, split;
     int64_t query_block, key_block;
-    int64_t query_parts, key_parts; /* number of parts of a head, if split */
-    int64_t owned_keys;             /* largest number of keys of a task */
+    int64_t query_parts,
+        key_parts;      /* if split: number of parts of a head's queries and of its keys */
+    int64_t owned_keys; /* largest number of keys of a task */
 } BackwardCall;
 
 /* A task: its key/value head, its ranges of queries and keys, which gradients it computes, and its
- * scratch memory. */
+ * scratch memory with the shapes of the arrays. */
 typedef struct {
     int64_t b, kv_head;
     int64_t query, query_end, key, key_end;
     bool want_dq, want_dkv;
-    real *p;                            /* (STRIP_ROWS, SCORES_LD) */
-    real *ds;                           /* (key_block, SCORES_LD) */
-    real *q_transposed, *do_transposed; /* (D, SCORES_LD) */
-    real *q, *dout, *o;                 /* (query_block, D) converted operands */
-    real *k, *v;                        /* (key_block, D) converted operands */
-    real *dq;                           /* (query_block, D) sums */
-    real *dk, *dv;                      /* (owned_keys, D) sums */
-    real *row;                          /* (D) */
+    real *p;                            /* weights of a strip of keys (STRIP_ROWS, SCORES_LD) */
+    real *ds;                           /* gradients of the scores (key_block, SCORES_LD) */
+    real *q_transposed, *do_transposed; /* transposed q and dout (D, SCORES_LD) */
+    real *q, *dout, *o;                 /* converted operands (query_block, D) */
+    real *k, *v;                        /* converted operands (key_block, D) */
+    real *dq;                           /* sums (query_block, D) */
+    real *dk, *dv;                      /* sums (owned_keys, D) */
+    real *row;                          /* previous gradient, to be added (D) */
 } Part;
 
 /* Queries [t, t + n) of one head, with their operands. */
@@ -59,8 +61,8 @@ static inline void group_gradient(real *restrict p, real *restrict ds, int32_t k
     for (int l = 0; l < GROUP; l++) {
         bool seen = (key >= first[l]) & (key < end[l]);
         /* exp(score - lse) is the weight itself, because lse already includes forward's sum; no
-         * maximum is needed. Hidden keys are also computed and then discarded, which keeps the loop
-         * free of branches. */
+         * maximum has to be subtracted. Keys that the query does not see are computed, too, and
+         * then discarded, which keeps the loop free of branches. */
         real e = real_exp(p[l] * scale - lse[l]);
         real s = e * (ds[l] - delta[l]) * scale;
         ds[l] = seen ? s : 0;
@@ -125,15 +127,15 @@ static void block_backward(const BackwardCall *f, const Part *x, const Queries *
     }
 }
 
-/* delta[i] = sum of dout * o over query i's head. */
+/* Sets delta[i] to the sum of dout * o over query i's elements of the head. */
 static void deltas(const BackwardCall *f, const Part *x, Queries *qs)
 {
     const AttentionCall *h = &f->call;
     HeadRows o = head_load(h, f->o, h->tq, x->b, qs->head, qs->t, qs->n, x->o);
     for (int64_t i = 0; i < groups_up(qs->n); i += LANES) {
-        /* LANES queries at a time: each query's products are summed into a vector, and the
-         * transposed vectors added, which leaves the sum of query r in lane r without a sum within
-         * a vector. */
+        /* Processes LANES queries at a time. The products of query r are summed into vector v[r].
+         * After the transposition, adding the vectors leaves the sum of query r in lane r, so no
+         * sum within a vector is needed. */
         Vector v[LANES] = {{0}}, sum = {0};
         for (int64_t r = 0; r < min_i64(LANES, qs->n - i); r++) {
             const real *a = qs->dout.at + (i + r) * qs->dout.ld, *b = o.at + (i + r) * o.ld;
@@ -271,9 +273,9 @@ static void backward_plan(BackwardCall *f)
     int64_t rounds = (pairs + threads - 1) / threads;
     f->query_block = min_i64(QUERY_BLOCK, h->tq);
     f->key_block = min_i64(KEY_BLOCK, h->tk);
-    /* Splits heads if the last round of whole heads would leave threads idle for longer than the
-     * two extra multiplications cost, with a margin, or if the sums for dK and dV of a whole head
-     * exceed the workspace. */
+    /* Splits heads in two cases. Either the last round of whole heads would leave threads idle for
+     * longer, with a margin, than the two extra multiplications take. Or the sums for dK and dV of
+     * a whole head exceed the workspace. */
     bool idle = 5 * rounds * threads > 8 * pairs && h->tq > QUERY_BLOCK && h->tk > QUERY_BLOCK;
     f->split = idle || h->tk * d > OWNED_ELEMENTS;
     f->owned_keys = h->tk;

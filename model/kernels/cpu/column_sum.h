@@ -13,8 +13,8 @@ enum { STRIP = 256 };
  * their product. */
 void CPU(strip_sums)(Tensor x, int64_t col, int64_t n, real *sum);
 
-/* Sets elements [col, col + n) of db to `columns`, or without them to the sums of the columns of x;
- * adds them with `accumulate`; rounds once. columns: reals. */
+/* Sets elements [col, col + n) of db to those of `columns` (reals). If `columns` is absent, uses
+ * the sums of the columns of x instead. With `accumulate`, adds them to db. Rounds once. */
 void CPU(bias_part)(Tensor db, Tensor columns, Tensor x, int64_t col, int64_t n, bool accumulate);
 /* Computes db (C) = the sums of the columns of x (N, C), or += with `accumulate`; rounds once. */
 void CPU(bias_gradient)(Device *dev, Tensor db, Tensor x, bool accumulate);

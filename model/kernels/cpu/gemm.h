@@ -28,7 +28,8 @@ static inline void *gemm_workspace(Device *dev, int worker, size_t bytes)
 void CPU(gemm)(Device *dev, int worker, int64_t m, int64_t n, int64_t k, real alpha, Factor a,
                Factor b, real beta, real *c, int64_t ldc);
 
-/* Same computation without OpenBLAS; scratch has GEMM_SCRATCH bytes, 64-byte aligned. */
+/* Computes the same as gemm without OpenBLAS. scratch has GEMM_SCRATCH bytes and is 64-byte
+ * aligned. */
 void CPU(gemm_builtin)(int64_t m, int64_t n, int64_t k, real alpha, Factor a, Factor b, real beta,
                        real *c, int64_t ldc, void *scratch);
 

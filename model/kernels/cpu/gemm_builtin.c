@@ -7,7 +7,8 @@
 #include "model/kernels/cpu/gemm.h"
 #include "model/kernels/cpu/vectors.h"
 
-/* Uses fused multiply-adds if the level has them; in ISO mode the compiler would not. */
+/* Lets the compiler use fused multiply-adds if the CPU level has them, which -std=c11 alone would
+ * not. */
 #pragma GCC optimize("fp-contract=fast")
 
 enum {
@@ -22,7 +23,8 @@ _Static_assert(NC % NR == 0, "packed b is whole panels");
 _Static_assert(((size_t)MC * KC + (size_t)NC * KC + 64) * sizeof(real) <= GEMM_SCRATCH,
                "scratch holds both packs");
 
-/* Packs n <= width columns of `from` (depth x n, rows ld apart) into to[p * width + r]. */
+/* Packs n <= width columns of `from` (depth x n, rows ld apart): element p of column r goes to to[p
+ * * width + r]. */
 static inline void columns_pack(real *restrict to, const real *restrict from, int64_t ld, int64_t n,
                                 int64_t depth, int width)
 {
@@ -38,9 +40,9 @@ static inline void columns_pack(real *restrict to, const real *restrict from, in
             to[p * width + r] = from[p * ld + (r < n ? r : n - 1)];
 }
 
-/* Packs lines (rows of a, columns of b) [0, lines) of f (lines x depth) into panels of `width` of
- * them, each panel depth-major: panel[p][line]; elements after the last line are undefined.
- * Writes up to one vector past the end. */
+/* Packs lines [0, lines) of f (lines x depth) into panels of `width` lines. A line is a row of a or
+ * a column of b. Each panel is depth-major: panel[p][line]; elements after the last line are
+ * undefined. Writes up to one vector past the end. */
 static inline __attribute__((always_inline)) void
 lines_pack(real *restrict to, Factor f, int64_t lines, int64_t depth, int width)
 {
@@ -65,8 +67,9 @@ static Factor factor_at(Factor f, int64_t line, int64_t p)
     return f;
 }
 
-/* A block of b. If its stored rows run along the panels, the first `direct` columns are read in
- * place, because packing them would cost more than it saves. The rest is packed. */
+/* A block of b. If neighbouring columns of b are adjacent in memory, the first `direct` columns may
+ * be read in place, because packing them would cost more than it saves. The other columns are
+ * packed. */
 typedef struct {
     const real *stored, *packed;
     int64_t ld, direct;
@@ -84,8 +87,9 @@ static inline Panel panel_at(const Panels *x, int64_t column, int64_t depth)
     return (Panel){.at = x->packed + (column - x->direct) * depth, .step = NR};
 }
 
-/* Prepares the panels of a block of b; f has its columns as lines. If rows are a multiple of 2 KiB
- * apart, they are packed, because they would share few cache sets and evict each other. */
+/* Prepares the panels of a block of b; f's lines are the columns of the block. If the stored rows
+ * are a multiple of 2 KiB apart, all columns are packed, because such rows share few cache sets and
+ * evict each other. */
 static Panels panels_make(Factor f, int64_t columns, int64_t depth, real *packed)
 {
     Panels x = {.stored = f.at, .packed = packed, .ld = f.ld};
@@ -172,7 +176,7 @@ void CPU(gemm_builtin)(int64_t m, int64_t n, int64_t k, real alpha, Factor a, Fa
     /* The loops have Goto's order: a block of b for the third-level cache, blocks of a for the
      * second, the panels of a register block for the first. Each p but the first adds to the
      * results of the previous ones in c. */
-    int64_t parts = (k + KC - 1) / KC; /* of even depth */
+    int64_t parts = (k + KC - 1) / KC; /* parts have nearly equal depths */
     for (int64_t j = 0; j < n; j += NC) {
         int64_t nj = n - j < NC ? n - j : NC;
         for (int64_t p = 0, part = 0, np; p < k; p += np, part++) {

@@ -87,7 +87,7 @@ typedef struct {
     bool a_transposed, b_transposed;
     Tensor out, pre,
         bias; /* forward: y, pre, bias; backward input: dx, pre; backward weight: dw, db as bias */
-    Tensor residual; /* forward: what y adds to the rounded product, before the bias */
+    Tensor residual; /* forward: added to the rounded product, before the bias */
     Tensor columns;  /* backward weight: the column sums of dy, if the caller has computed them */
     Epilogue epilogue;
     bool accumulate;

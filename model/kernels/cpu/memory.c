@@ -123,8 +123,8 @@ typedef struct {
     const Tensor *src;
     int n;
     bool stream; /* dst is too long to stay in the caches */
-    bool apart;  /* the sources are read in several blocks, and dst may be a source of a later block
-                  */
+    bool apart;  /* the sources are read in several blocks; dst may be a source of a later block, so
+                    it is written last */
     int64_t tasks;
 } SumJob;
 
@@ -132,8 +132,8 @@ typedef struct {
  * line first. */
 enum { STREAM_BYTES = 1 << 19 };
 
-/* Writes the sum of n arrays of `count` reals to `to`, which may be one of them. All are read in
- * one pass, so partial sums stay in registers. */
+/* Writes the sum of n arrays of `count` reals to `to`, which may be one of the arrays. All arrays
+ * are read in one pass, so partial sums stay in registers. */
 static void reals_sum_of(real *to, const real *const *x, int n, int64_t count)
 {
     int64_t i = 0;
@@ -170,7 +170,7 @@ static void stored_sum_of(real *to, const SumJob *job, Span s)
     }
 }
 
-/* Same as stored_sum_of for sources that must be converted; `to` must not overlap a source. */
+/* Like stored_sum_of, for sources that must be converted; `to` must not overlap a source. */
 static void loaded_sum_of(real *restrict to, const SumJob *job, Span s)
 {
     real term[SPAN];

@@ -134,8 +134,8 @@ void CPU(residual_norm_forward)(Device *dev, Tensor sum, Tensor y, Tensor stats,
     pool_run(dev->pool, job.tasks, forward_body, &job);
 }
 
-/* Processes one group: dw += dy xhat and db += dy (if db is not NULL). Returns the means of g and g
- * xhat, where g = dy w. */
+/* Processes one group: dw += dy xhat and db += dy (if db is not NULL), where xhat = (x - mean)
+ * inverse. Stores the means of g and of g xhat, where g = dy w, in *mean_g and *mean_gx. */
 static void group_sums(real *restrict dw, real *restrict db, const real *dy, const real *x,
                        const real *w, real mean, real inverse, int64_t n, real *mean_g,
                        real *mean_gx)
@@ -209,7 +209,8 @@ static void backward_body(void *context, int64_t task, int worker)
     for (int64_t n = pool_cut(rows, job->tasks, 1, task); n < end; n++) {
         const real *dy = row_load(job->dy, n, dy_buffer), *x = row_load(job->x, n, x_buffer);
         real *dx = row_out(job->dx, n, dx_buffer);
-        /* Reals are added to in place; other types are brought into the buffer first. */
+        /* If dx is stored as reals, it is added to in place. Otherwise it is first converted into
+         * the buffer. */
         if (job->accumulate_dx && dx == dx_buffer)
             reals_load(dx, job->dx.dtype, tensor_row(job->dx, n), cols);
         backward_row(job, dx, dy, x, tensor_row(job->stats, n * (cols / width)), w, dw, db);

@@ -2,7 +2,8 @@
  * or two vectors wide, stays in registers while elements of a are multiplied with rows of b. */
 #include "model/kernels/cpu/strips.h"
 
-/* Uses fused multiply-adds if the level has them; in ISO mode the compiler would not. */
+/* Lets the compiler use fused multiply-adds if the CPU level has them, which -std=c11 alone would
+ * not. */
 #pragma GCC optimize("fp-contract=fast")
 
 /* Computes one strip of c, `rows` rows of `width` vectors. The callers pass constants for rows,

@@ -78,9 +78,9 @@ static inline void transpose(Vector v[LANES])
     }
 }
 
-/* Packs n <= LANES rows of `from` (n x depth, ld apart) into to[p * width + r]. It stores whole
- * vectors: elements past the last row repeat that row and are overwritten by the rows packed next.
- */
+/* Packs n <= LANES rows of `from` (n x depth, ld apart): element p of row r goes to to[p * width +
+ * r]. Stores whole vectors: elements past the last row repeat that row and are overwritten by the
+ * rows packed next. */
 static inline void rows_pack(real *restrict to, const real *restrict from, int64_t ld, int64_t n,
                              int64_t depth, int width)
 {

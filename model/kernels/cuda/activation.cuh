@@ -1,10 +1,10 @@
 /* activation.cuh -- contains the activation functions and their derivatives, for one element.
  *
- * The formulas are those of model/kernels/cpu/gelu.h, with one exponential and one division each.
- * T is the storage type of the result. If it has 16 bits, both are one approximate instruction: an
- * exact division takes more than ten instructions, and together they err by less than 2^-20, while
- * rounding to bf16 errs by up to 2^-8 and rounding to f16 by up to 2^-11. So at most the rounding
- * of results close to a tie changes. In f32 the division is exact. */
+ * The formulas are those of model/kernels/cpu/gelu.h, with one exponential and one division each. T
+ * is the storage type of the result. If it has 16 bits, the exponential and the division are one
+ * approximate instruction each, because an exact division takes more than ten. Together the two err
+ * by less than 2^-20, while rounding to bf16 errs by up to 2^-8 and rounding to f16 by up to 2^-11.
+ * So at most the rounding of results close to a tie changes. In f32 the division is exact. */
 #ifndef MODEL_KERNELS_CUDA_ACTIVATION_CUH
 #define MODEL_KERNELS_CUDA_ACTIVATION_CUH
 
@@ -32,8 +32,8 @@ template <class T> static __device__ __forceinline__ float logistic(float v)
     return reciprocal<T>(1 + power_of_2<T>(-v));
 }
 
-/* Returns the derivative of x / (1 + 2^-v) with respect to x, where v depends on x and u = x dv/dx
- * / log2(e). 2^-v is limited so that its product with logistic(v)^2 is finite. */
+/* Returns the derivative of x / (1 + 2^-v) with respect to x, where v depends on x, and u is x
+ * dv/dx divided by log2(e). 2^-v is limited so that its product with logistic(v)^2 is finite. */
 template <class T> static __device__ __forceinline__ float gated_derivative(float v, float u)
 {
     float e = power_of_2<T>(-v);
@@ -53,7 +53,7 @@ template <class T> static __device__ __forceinline__ float silu_derivative(float
     return gated_derivative<T>((float)LOG2_E * x, x);
 }
 
-/* Returns 2u log2(e) / x of GELU's tanh form, given x^2. */
+/* Returns 2u log2(e) divided by x, given x^2, where u is that of GELU's tanh form (above). */
 static __device__ __forceinline__ float gelu_gate(float x2)
 {
     return (float)(LOG2_E * GELU_LINEAR) + (float)(LOG2_E * GELU_CUBIC) * x2;

@@ -23,7 +23,7 @@ typedef struct {
     int group;               /* query heads per kv head */
     float scale, scale_log2; /* scale_log2: scale times log2 e */
     const int32_t *first_key;
-    int section; /* (batch row, head) pairs whose blocks run at the same time */
+    int section; /* number of (batch row, head) pairs whose blocks run at the same time */
 } AttentionShape;
 
 /* A section is a number of pairs that are processed together: as many as have at most this many
@@ -171,7 +171,7 @@ template <int D> struct Width {
     enum { WIDTH = D };
 };
 
-/* Calls f with the Width that tile_width(head_size) tells. */
+/* Calls f with Width<tile_width(head_size)>. */
 template <class F> static void with_width(int64_t head_size, F f)
 {
     switch (tile_width(head_size)) {

@@ -47,8 +47,8 @@ static __device__ __forceinline__ void tile_gradient(float (&score)[RA][RB], flo
         }
 }
 
-/* Computes delta for the thread's queries. dout points to their rows of a tile, o to global memory.
- */
+/* Computes delta = rowsum(dO o) for the thread's queries. dout points to their rows of a tile, o to
+ * their rows in global memory. */
 template <class T, int RA, int D>
 static __device__ __forceinline__ void deltas(float (&delta)[RA], const float *dout, const T *o,
                                               int64_t o_ld, int real, int cols)

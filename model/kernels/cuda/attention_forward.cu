@@ -10,8 +10,8 @@ template <int D> struct ForwardTiles {
     static_assert(FLOATS * 4 <= SHARED_MOST, "a block's tiles fit in shared memory");
 };
 
-/* State of the softmax for the thread's rows: the largest score so far, and the sum of exponentials
- * relative to it. */
+/* State of the softmax for the thread's rows: the largest score so far, and the sum of exp(score -
+ * top). */
 template <int RA> struct SoftmaxRows {
     float top[RA], sum[RA];
 };
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
 #pragma unroll
     for (int i = 0; i < RA; i++) {
-        /* Rows past the last query were computed from zeros and have no place in o. */
+        /* Rows past the last query were computed from zeros and do not exist in o. */
         if (t + y + i >= s.tq) continue;
         row_store<T, N, D>(o + (y + i) * in.o_ld, out[i], 1 / state.sum[i], s.head_size, false);
         if (x == 0) in.lse[(int64_t)at.pair * s.tq + t + y + i] = state.top[i] + logf(state.sum[i]);

@@ -2,16 +2,18 @@
  *
  * The gradient rows of each table row are added in ascending order, so in f32 the bits are the
  * CPU's, except for table rows that are split (below). For this the gradient rows are first sorted
- * by index, using integers only. A count per table row reserves a stretch of a list for it. The
- * gradient rows are put into their stretches in any order. Then each row finds its final place by
- * counting the smaller row numbers in its stretch. The position of a stretch in the list depends on
- * the order in which blocks run, but its contents do not.
+ * by index, using integers only. Each table row's gradient rows are counted, and a stretch of a
+ * list is reserved for as many. The gradient rows are put into their stretches in any order. Then
+ * each gradient row finds its final position by counting the smaller row numbers in its stretch.
+ * The position of a stretch in the list depends on the order in which blocks run, but its contents
+ * do not.
  *
  * A table row with more than PART gradient rows, such as that of a frequent token, would keep one
- * chain of additions busy long after all others are done. So it is split: every PART gradient rows
- * are added by threads of their own, and the sums of these parts are added in ascending order.
- * Counting smaller numbers would take the square of its length, so a block reads the whole index
- * and writes down where the row occurs. */
+ * chain of additions busy long after all other table rows are done. So it is split: every PART
+ * gradient rows are added by threads of their own, and the sums of these parts are added in
+ * ascending order. To sort such a stretch, counting smaller numbers would take time that grows with
+ * the square of its length. A block reads the whole index instead and writes down where the table
+ * row occurs. */
 #include "model/kernels/cuda/embedding.cuh"
 
 /* UNROLL: gradient rows that a thread loads at the same time. RESIDENT: blocks per multiprocessor;
@@ -25,8 +27,8 @@ static_assert(SCAN_THREADS % WARP == 0 && SCAN_THREADS <= WARP * WARP,
 
 /* ---- rows sorted by index -------------------------------------------------------------------- */
 
-/* State of the sort. All arrays except index are in the workspace; all hold int32. Parts are those
- * of split table rows only; they are numbered over all table rows. */
+/* State of the sort. All arrays except index are in the workspace; all hold int32. Only split table
+ * rows have parts, which are numbered over all table rows. */
 typedef struct {
     const int32_t *index; /* (N) */
     int64_t rows, first_row, table_rows;
@@ -105,9 +107,10 @@ static __global__ void __launch_bounds__(CUT_THREADS) sort_kernel(Sort s)
     s.sorted[s.start[row] + smaller] = n;
 }
 
-/* Sorts the stretches of split table rows, one per block: that of the first part does it. Each warp
- * counts the gradient rows in its share of the index, skips the places of the warps before it, and
- * writes its own in the order in which it finds them again. */
+/* Sorts the stretches of split table rows. There is a block for each part, and that of a table
+ * row's first part sorts the whole stretch. Each warp counts the table row's gradient rows in its
+ * share of the index, skips as many positions as the warps before it need, and writes its own
+ * gradient rows in the order in which it finds them again. */
 static __global__ void __launch_bounds__(SCAN_THREADS) scan_kernel(Sort s)
 {
     DYN_SHARED(int, found);
@@ -137,7 +140,8 @@ static __global__ void __launch_bounds__(SCAN_THREADS) scan_kernel(Sort s)
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* Adds the packs at column `col` of `length` rows of dx to sum, in the order of the list. */
+/* Adds the packs at column `col` of `length` rows of dx, which `rows` lists, to sum, in the order
+ * of the list. */
 template <class T, int N>
 static __device__ __forceinline__ void rows_add(float (&sum)[N], DeviceRows<T> dx,
                                                 const int32_t *rows, int length, int64_t col)
@@ -192,7 +196,7 @@ __global__ void __launch_bounds__(CUT_THREADS, RESIDENT)
     int64_t row, pack;
     if (!cut_place(cut, &row, &pack)) return;
     int length = s.length[row];
-    /* A table row that no token uses keeps its gradient; most rows are such. */
+    /* A table row that no token uses keeps its gradient. This is the case for most rows. */
     if (accumulate && length == 0) return;
     float sum[N] = {};
     G *out = row_at(dtable, row, pack * N);
@@ -213,14 +217,15 @@ __global__ void __launch_bounds__(CUT_THREADS, RESIDENT)
     store_global<N>(out, sum);
 }
 
-/* Returns how many parts `rows` gradient rows have at most: those of split table rows have more
- * than PART / 2 each on average. */
+/* Returns an upper bound of the number of parts of `rows` gradient rows: on average, the parts of a
+ * split table row hold more than PART / 2 gradient rows. */
 static int64_t most_parts_of(int64_t rows)
 {
     return ceil_div(2 * rows, PART);
 }
 
-/* Returns the length of all arrays of a sort, rounded up to that of eight sums in f32. */
+/* Returns the number of int32 in all arrays of a sort, rounded up to a multiple of eight, so that
+ * the f32 sums after the arrays are aligned for packs. */
 static int64_t sort_length(int64_t rows, int64_t table_rows)
 {
     return ceil_div(4 * table_rows + 2 + most_parts_of(rows) + 2 * rows, 8) * 8;
@@ -264,8 +269,8 @@ static void sort_rows(Device *dev, Sort s)
     LAUNCH(scan_kernel, s.most_parts, SCAN_THREADS, sizeof(int) * (SCAN_THREADS / WARP), stream, s);
 }
 
-/* Sums sorted rows; parts (P, C) has space for the sums of all parts. N: elements in 16 bytes of
- * the gradient's type, the wider one. */
+/* Sums sorted rows; parts (P, C) has space for the sums of all parts. N is the number of elements
+ * in 16 bytes of G, the gradient's type, which is the wider one. */
 template <class T, class G>
 static void sums_as(Device *dev, Tensor dtable, Tensor dx, Tensor parts, Sort s, bool accumulate)
 {
@@ -284,8 +289,8 @@ static void sums_as(Device *dev, Tensor dtable, Tensor dx, Tensor parts, Sort s,
                                                sums, s, accumulate);
 }
 
-/* Returns how many columns of sums of parts the workspace holds besides `ints` numbers: all, or
- * whole packs, at least one. */
+/* Returns for how many columns the workspace has room for the sums of all parts, after `ints`
+ * numbers: all columns, or a multiple of eight, at least eight. */
 static int64_t columns_at_once(Device *dev, int64_t ints, int64_t parts, int64_t cols)
 {
     int64_t words = (int64_t)(cuda_device(dev)->workspace_bytes / sizeof(float)) - ints;

@@ -10,8 +10,9 @@
 
 #include "model/kernels/cuda/attention.cuh"
 
-/* Launch the kernels of `pairs` (batch row, kv head) pairs from pair0 on. The first computes dq,
- * and the delta of all query heads of these pairs; the second reads that and computes dk and dv. */
+/* Launch the kernels of `pairs` (batch row, kv head) pairs from pair0 on. flash_backward_query
+ * computes dq, and the delta of all query heads of these pairs. flash_backward_key then reads delta
+ * and computes dk and dv. */
 extern "C" {
 void flash_backward_query(Device *dev, const BackwardCall *c, int pair0, int pairs);
 void flash_backward_key(Device *dev, const BackwardCall *c, int pair0, int pairs);

@@ -77,8 +77,8 @@ queries_begin(QueryRows<T, D> &own, const T *q, const BackwardOperands<T> &in,
 }
 
 /* Adds a tile's contribution to dq: (dS / scale) K, for the warp's queries from t on and the keys
- * of the tile from `key` on. `partial` says that some query of the warp does not see all of them.
- */
+ * of the tile from `key` on. `partial` says that some query of the warp does not see all keys of
+ * the tile. */
 template <class T, int D>
 static __device__ __forceinline__ void queries_step(QueryRows<T, D> &own, const T *k_tile,
                                                     const T *v_tile, const AttentionShape &s,
@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(FlashQueries<D>::N_THREADS, 1)
     for (int key = start; key < stop; key += WALKED, stage ^= 1) {
         cp_async_wait<0>();
         __syncthreads();
-        /* The next tiles overwrite the previous ones. After the barrier above, no warp reads those
-         * any more. */
+        /* The next tiles overwrite the previous ones, which no warp reads any more after the
+         * barrier above. */
         k += WALKED * in.k_ld;
         v += WALKED * in.v_ld;
         if (key + WALKED < stop)

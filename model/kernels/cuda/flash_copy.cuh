@@ -14,7 +14,8 @@ enum { CHUNK = 8 };
  * start in different banks of shared memory. */
 #define FLASH_LD(cols) ((cols) + CHUNK)
 
-/* tile_copy for widths whose rows take a number of chunks that does not divide the threads. */
+/* Does what tile_copy does, for widths D whose number of chunks in a row does not divide the number
+ * of threads. */
 template <class T, int D, int ROWS, int N_THREADS>
 __device__ __forceinline__ void tile_copy_odd(T *tile, const T *from, int64_t ld, int real,
                                               int cols)

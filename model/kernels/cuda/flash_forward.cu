@@ -13,7 +13,7 @@ template <int D> struct FlashForward {
 };
 
 /* State of the softmax for the thread's rows: the largest score so far, and the thread's part of
- * the sum of exponentials relative to it. */
+ * the sum of the weights relative to it (softmax_step). */
 template <int MT> struct FlashRows {
     float top[MT][2], sum[MT][2];
 };

@@ -31,8 +31,8 @@ __device__ __forceinline__ void scores_hide(float (&s)[MT][NT][4], const Attenti
         }
 }
 
-/* Does the same for transposed scores: rows of s are the keys from `key` on, columns the queries
- * from t on. first[i] is the first key that query t + i sees. */
+/* Like scores_hide, for transposed scores: rows of s are the keys from `key` on, columns the
+ * queries from t on. first[i] is the first key that query t + i sees. */
 template <int MT, int NT>
 __device__ __forceinline__ void scores_hide_transposed(float (&s)[MT][NT][4],
                                                        const AttentionShape &shape,

@@ -63,7 +63,7 @@ __device__ __forceinline__ void rows_store(T *to, int64_t ld, int real, int cols
     rows_move<T, D, MT, CT, true>(to, ld, real, cols, stage);
 }
 
-/* The same with one factor for all rows. */
+/* Like the function above, with one factor for all rows. */
 template <class T, int D, int MT, int CT>
 __device__ __forceinline__ void rows_store(T *to, int64_t ld, int real, int cols, T *stage,
                                            const float (&sum)[MT][CT][4], float factor,

@@ -94,7 +94,8 @@ static void product(Device *dev, Tensor d, Tensor a, bool a_transposed, Tensor b
 }
 
 /* Computes d (M, N) = op(a) op(b), or += with accumulate. a is (M, K), or (K, M) when transposed; b
- * is (K, N), or (N, K). a and b have the storage type; d has it or f32. Deterministic. */
+ * is (K, N), or (N, K). a and b have the storage type; d has the storage type or f32.
+ * Deterministic. */
 extern "C" void cuda_product(Device *dev, Tensor d, Tensor a, bool a_transposed, Tensor b,
                              bool b_transposed, bool accumulate)
 {

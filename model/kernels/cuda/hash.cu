@@ -1,5 +1,5 @@
-/* hash.cu -- the hash of a tensor's bytes, with the CPU's bits: sums of integers, so their order
- * does not matter and the blocks add theirs with atomics. */
+/* hash.cu -- the hash of a tensor's bytes, with the CPU's bits. The hash is a sum of integers,
+ * whose order does not matter, so the blocks add their sums with atomics. */
 #include "model/kernels/cuda/kernel.cuh"
 
 #include "model/kernels/hash_rule.h"
@@ -7,8 +7,8 @@
 enum { HASH_THREADS = 256, HASH_BATCH = 4, HASH_BLOCKS = 4 /* on a multiprocessor */ };
 typedef unsigned long long Word; /* the type that atomicAdd takes */
 
-/* Computes sum += the parts of all words of x, N words at a time; then those of the last bytes,
- * which are less than a word. `packs` is the number of whole packs of N words. */
+/* Adds to sum the hash numbers (hash_word) of all words of x, N words at a time; then that of the
+ * last bytes if they are less than a word. `packs` is the number of whole packs of N words. */
 template <int N>
 static __global__ void __launch_bounds__(HASH_THREADS, HASH_BLOCKS)
     hash_kernel(Word *sum, const Word *x, int64_t packs, int rest, uint64_t first)

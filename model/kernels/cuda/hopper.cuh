@@ -64,9 +64,9 @@ __device__ __forceinline__ void tile_load(unsigned char *tile, const CUtensorMap
         tma_load_4d(tile + panel * ROWS * PANEL_ROW, map, full, panel * PANEL, head, token, b);
 }
 
-/* A place in a ring of STAGES stages. `parity` is that of the phase in which the stage becomes
- * full: consumers wait for `full` with this parity, the producer for `empty` with the other one, so
- * that it finds every stage empty in the first round. */
+/* A position in a ring of STAGES stages. `parity` is that of the phase in which the stage becomes
+ * full: consumers wait for `full` with this parity, the producer for `empty` with the other parity.
+ * So the producer finds every stage empty in the first round. */
 template <int STAGES> struct Ring {
     int stage;
     uint32_t parity;
@@ -78,19 +78,22 @@ template <int STAGES> __device__ __forceinline__ void ring_next(Ring<STAGES> &at
     if (at.stage == 0) at.parity ^= 1;
 }
 
-/* Tells the producer that this warp has read a stage, and that the products of its warpgroup have.
- * All lanes must call it after the wait for these products. Each warp answers for itself, because a
- * wait covers only what the waiting threads have started, and the other warps may still be about to
- * read what is no operand of a product: so `empty` counts the consumers' warps. */
+/* Tells the producer that this warp has read a stage, and that the products of its warpgroup have
+ * read it. All lanes must call it after the wait for these products.
+ *
+ * Each warp arrives by itself, so `empty` counts the consumers' warps. One arrival for the
+ * warpgroup would not be enough: a wait covers only the products that the waiting threads have
+ * started, and other warps may not have read yet what they load from the stage themselves. */
 static __device__ __forceinline__ void stage_release(uint64_t *empty)
 {
     __syncwarp();
     if (threadIdx.x % WARP == 0) mbarrier_arrive(empty);
 }
 
-/* Keeps what is before it before the wait for products that follows. ptxas moves such a wait up
- * within its basic block, and then nothing would run beside the products; the loop of a wait for a
- * barrier ends the block. The stage has been waited for already, so this takes no time. */
+/* Keeps the code before it from being placed after the wait for products that follows. ptxas moves
+ * that wait up within its basic block, and then nothing would run beside the products. This
+ * function waits for a barrier in a loop, which begins a new basic block. The stage is already
+ * full, so the wait takes no time. */
 static __device__ __forceinline__ void stage_wait_again(uint64_t *full, uint32_t parity)
 {
     mbarrier_wait(full, parity);
@@ -199,8 +202,8 @@ __device__ __forceinline__ void scores_hide(float (&s)[N / 2], const AttentionSh
 /* ---- stores ---------------------------------------------------------------------------------- */
 
 /* Copies the warp's 16 rows of a tile of 64 rows to global memory if TO, otherwise from there. In
- * memory the matrix has `real` rows; rows from there on are skipped. `tile` is the place of the
- * warp's first row in the first panel. */
+ * memory the matrix has `real` rows; rows from there on are skipped. `tile` points to the warp's
+ * first row in the first panel. */
 template <class T, int D, bool TO>
 __device__ __forceinline__ void group_rows_move(T *memory, int64_t ld, int real,
                                                 unsigned char *tile)

@@ -13,9 +13,10 @@ static BackwardMaps maps_of(const Device *dev, const AttentionTensors *t, Attent
     return maps;
 }
 
-/* Floats of a call's workspace: delta of `portion` (batch row, kv head) pairs, `each` a pair, and
- * after it the rows of partial sums of biases; none of these if they are not wanted or do not fit
- * beside a pair's delta. */
+/* How a call divides its workspace, in floats: first delta of `portion` (batch row, kv head) pairs,
+ * `each` floats a pair; then the rows of partial sums for the biases. The numbers of these rows are
+ * 0 if the biases' gradients are not requested, or if the rows do not fit beside one pair's
+ * delta. */
 typedef struct {
     int64_t each, portion, q_rows, q_cols, kv_rows, kv_cols;
 } Scratch;
@@ -42,7 +43,8 @@ static BiasPartials partials_of(float *sums, int64_t rows, int64_t cols, int64_t
     return p;
 }
 
-/* The second stage of the sums, or all of them where the first had no room. */
+/* Computes the gradients of the biases from the partial sums that the kernels have stored. If the
+ * workspace had no room for these, computes the gradients by reading dq, dk and dv again. */
 static void biases_finish(Device *dev, const AttentionTensors *t, const Scratch *x,
                           const BackwardBiases *biases)
 {

@@ -16,7 +16,9 @@
 #include "model/kernels/cuda/flash_backward.cuh"
 #include "model/kernels/cuda/hopper_bias.cuh"
 
-/* Three warpgroups of 168 registers a thread are launched; 2 * 240 + 24 = 3 * 168. */
+/* The launch gives each thread of the three warpgroups 168 registers. They are then divided anew:
+ * 240 for the threads of the two consumers and 24 for those of the producer, as 2 * 240 + 24 = 3 *
+ * 168. */
 enum {
     BACKWARD_CONSUMERS = 2,
     BACKWARD_THREADS = (BACKWARD_CONSUMERS + 1) * WARPGROUP,
@@ -48,14 +50,14 @@ static __device__ __forceinline__ void boxes_load(unsigned char *tile, const CUt
         tile_load<GROUP_ROWS, D>(tile + row * PANEL_ROW, map, full, head, token + row, b);
 }
 
-/* Returns how many consumers own a row that exists, if `rows` rows are left at the block's first.
- * The others have nothing to do. */
+/* Returns how many consumers own at least one existing row, if `rows` rows exist from the block's
+ * first row on. The other consumers have nothing to do. */
 static __device__ __forceinline__ int consumers_of(int rows)
 {
     return min((rows + GROUP_ROWS - 1) / GROUP_ROWS, (int)BACKWARD_CONSUMERS);
 }
 
-/* Loads the consumers' rows of x and y: first those of the first consumer, x and then y. */
+/* Loads the consumers' rows of x and y: for each consumer, its rows of x and then its rows of y. */
 template <int D>
 static __device__ __forceinline__ void owned_load(unsigned char *tiles, int consumers,
                                                   const CUtensorMap *x, const CUtensorMap *y,
@@ -76,7 +78,8 @@ struct BackwardBarriers {
     uint64_t own, full[BACKWARD_STAGES], empty[BACKWARD_STAGES];
 };
 
-/* Prepares the barriers. fills: arrivals that make a stage full. All threads must call it. */
+/* Prepares the barriers. `fills` is the number of arrivals that make a stage full. All threads must
+ * call it. */
 static __device__ __forceinline__ void barriers_begin(BackwardBarriers *barriers, int fills,
                                                       int consumers)
 {
@@ -92,7 +95,7 @@ static __device__ __forceinline__ void barriers_begin(BackwardBarriers *barriers
     __syncthreads();
 }
 
-/* The thread's warp's first row among those of its warpgroup. */
+/* Returns the row, among those of its warpgroup, at which the rows of the thread's warp begin. */
 static __device__ __forceinline__ int warp_row()
 {
     return (int)threadIdx.x % WARPGROUP / WARP * 16;
@@ -113,13 +116,15 @@ template <class F> static void with_hopper_types(const BackwardCall *c, F f)
         of_type(TypeName<f16>{});
 }
 
-/* For the biases of q, and of k and v side by side: (.., G D | G D). */
+/* The partial sums for the bias of q (`q`), and for the biases of k and v (`kv`). A row of `kv` has
+ * the G D columns of k and then the G D columns of v. */
 struct BackwardBiases {
     BiasPartials q, kv;
 };
 
-/* Launch the kernels of `pairs` (batch row, kv head) pairs from pair0 on. The first computes dq,
- * and the delta of all query heads of these pairs; the second reads that and computes dk and dv. */
+/* Launch the kernels of `pairs` (batch row, kv head) pairs from pair0 on. hopper_backward_query
+ * computes dq, and the delta of all query heads of these pairs. hopper_backward_key then reads
+ * delta and computes dk and dv. */
 extern "C" {
 void hopper_backward_query(Device *dev, const BackwardCall *c, const BackwardMaps *maps,
                            const BackwardBiases *biases, int pair0, int pairs);

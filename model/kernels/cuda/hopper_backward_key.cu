@@ -118,7 +118,8 @@ keys_produce(const KeyBlock<D> &block, const BackwardMaps &maps, const BackwardO
     BackwardRing ring = {0, 0};
 #pragma unroll 1
     for (; w.head < w.heads_end; ring_next(ring)) {
-        /* Otherwise addresses that follow from b would be kept, for which there is no register. */
+        /* Keeps the compiler from computing addresses that depend on b before the loop: there are
+         * no registers to hold them. */
         b = unmoved(b);
         uint64_t *full = barriers->full + ring.stage;
         QueryValues x = values_load(in, s, b, w, pair0);
@@ -130,7 +131,7 @@ keys_produce(const KeyBlock<D> &block, const BackwardMaps &maps, const BackwardO
         w.t += F::WALKED;
         walk_find<F::WALKED>(w, s, b, key, BACKWARD_OWNED);
     }
-    /* A stage without a tile ends the consumers' loops. */
+    /* Fills one more stage without a tile (WALK_END), which ends the consumers' loops. */
     mbarrier_wait(barriers->empty + ring.stage, ring.parity ^ 1);
     if (copies) block.stats[ring.stage].t = WALK_END;
     if (copies) mbarrier_arrive(barriers->full + ring.stage);

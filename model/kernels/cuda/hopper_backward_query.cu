@@ -98,8 +98,9 @@ static __device__ __forceinline__ void queries_begin(QuerySums<D> &own,
 }
 
 /* Adds a tile's contribution to dq: (dS / scale) K, for the keys from `key` on. q and dout are the
- * consumer's tiles, k and v the walked ones, as addresses, whose stage is full in the phase of this
- * parity. partial: some query of the consumer does not see all of the keys. */
+ * addresses of the consumer's tiles, k and v those of the walked tiles. The walked tiles' stage is
+ * full in the phase of `parity`. partial: some query of the consumer does not see all of the
+ * keys. */
 template <class T, int D>
 static __device__ __forceinline__ void queries_step(QuerySums<D> &own, uint32_t q, uint32_t dout,
                                                     uint32_t k, uint32_t v, const AttentionShape &s,

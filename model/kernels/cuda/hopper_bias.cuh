@@ -1,27 +1,29 @@
 /* hopper_bias.cuh -- sums the columns of the gradients that the kernels of attention backward for
- * Hopper store, for the biases that were added to q, k and v.
+ * Hopper store. These sums are the gradients of the biases that were added to q, k and v.
  *
- * A gradient passes through a tile in shared memory on its way to global memory
- * (group_rows_store), so its rows are summed there, as stored, and cost neither another pass nor a
- * register of the loops before. The sum of a column has two stages of fixed order: each warpgroup
- * adds up its 64 rows, and cuda_partials_sum then adds up the warpgroups' sums. */
+ * A gradient passes through a tile in shared memory on its way to global memory (group_rows_store),
+ * so its columns are summed there, as stored. This needs neither another pass nor registers during
+ * the loops before. The sum of a column has two stages of fixed order: each warpgroup adds up its
+ * 64 rows, and cuda_partials_sum then adds up the warpgroups' sums. */
 #ifndef MODEL_KERNELS_CUDA_HOPPER_BIAS_CUH
 #define MODEL_KERNELS_CUDA_HOPPER_BIAS_CUH
 
 #include "model/kernels/cuda/hopper.cuh"
 
-/* Where the first stage puts its sums: row b * tiles + i of `sums`, rows ld apart, is for the rows
- * from 64 i on of batch row b. sums is NULL if nobody wants them. */
+/* Where the first stage puts its sums: row b * tiles + i of `sums` is for the rows of batch row b
+ * from 64 i on. Rows of `sums` are ld elements apart. `sums` is NULL if the gradients of the biases
+ * are not requested here. */
 struct BiasPartials {
     float *sums;
     int64_t ld;
     int tiles;
 };
 
-/* Adds up the columns of the warpgroup's tile, whose first `real` rows exist, in the row of
- * partials of the rows from `row` on of batch row b, from `column` on. The tile must be as
- * group_rows_store has left it; it is overwritten. All threads of the warpgroup must call it.
- * barrier: the number of a named barrier of the warpgroup. */
+/* Sums the columns of the warpgroup's tile, of which the first `real` rows exist. The tile holds
+ * the rows of batch row b from `row` on and the columns from `column` on, which determines where in
+ * `to` the sums are stored. The tile must be as group_rows_store has left it; it is overwritten.
+ * All threads of the warpgroup must call this function. `barrier` is the number of a named barrier
+ * of the warpgroup. */
 template <class T, int D>
 static __device__ __forceinline__ void columns_sum(const BiasPartials &to, unsigned char *tile,
                                                    int64_t b, int row, int column, int real,
@@ -32,8 +34,8 @@ static __device__ __forceinline__ void columns_sum(const BiasPartials &to, unsig
     int me = threadIdx.x % WARPGROUP;
     unsigned char *mine = tile + warp * WARP_BYTES;
     float sum[PANELS][2] = {};
-    /* A lane adds two columns of each panel: the 4 bytes of a row at which it would be if the
-     * chunks of 16 bytes were not exchanged. */
+    /* A lane adds two columns of each panel. In each row it reads the 4 bytes of its columns from
+     * where the swizzle has put them. */
 #pragma unroll 1
     for (int r = 0; r < min(real - warp * 16, 16); r++)
 #pragma unroll

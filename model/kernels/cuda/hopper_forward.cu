@@ -1,10 +1,11 @@
 /* hopper_forward.cu -- computes attention forward on Hopper's tensor cores (wgmma), for bf16 and
- * f16 and head sizes of 64 and 128. The algorithm is FlashAttention-3 (Shah et al.,
- * arXiv:2407.08608), without its ping-pong of warpgroups: a producer warpgroup copies tiles, and
- * each consumer warpgroup starts the scores of the next tile before the product of the current
- * one's weights and values, which then runs beside the softmax of these scores. Two score matrices
- * would be needed to start them before the current tile's softmax; registers hold one. hopper.cuh
- * explains the terms. */
+ * f16 and head sizes of 64 and 128. hopper.cuh explains the terms.
+ *
+ * The algorithm is FlashAttention-3 (Shah et al., arXiv:2407.08608), without its ping-pong of
+ * warpgroups. A producer warpgroup copies tiles. Each consumer warpgroup first starts the scores of
+ * the next tile, and then the product of the current tile's weights and values. This product runs
+ * beside the softmax of the next tile's scores. Starting these scores even earlier, before the
+ * softmax of the current tile, would need two score matrices; the registers hold only one. */
 #include "model/kernels/cuda/hopper.cuh"
 
 /* Sizes of a block. The registers of an SM suffice for 512 threads of 128 registers, or 384 of 168.
@@ -111,7 +112,7 @@ forward_produce(const HopperForwardOperands<T> &in, const HopperForwardShared<D>
 /* ---- a consumer ------------------------------------------------------------------------------ */
 
 /* State of the softmax for the thread's two rows: the largest score so far, and the thread's part
- * of the sum of exponentials relative to it. */
+ * of the sum of the weights relative to it (softmax_step). */
 struct SoftmaxRows {
     float top[2], sum[2];
 };
@@ -147,7 +148,8 @@ static __device__ __forceinline__ void softmax_step(float (&s)[N / 2], SoftmaxRo
     }
 }
 
-/* The queries of a warp, and the keys that all of them see: other tiles need a mask. */
+/* The queries of a warp, and the keys that every one of them sees. Only tiles with other keys need
+ * a mask. */
 struct WarpQueries {
     int t, all_first, all_end;
 };
@@ -161,7 +163,8 @@ static __device__ __forceinline__ WarpQueries warp_queries(const AttentionShape 
     return w;
 }
 
-/* Hides what the warp's queries do not see of the KEYS keys from `key` on. */
+/* Sets scores to -infinity where the warp's queries do not see one of the KEYS keys from `key`
+ * on. */
 template <int KEYS>
 static __device__ __forceinline__ void scores_mask(float (&score)[KEYS / 2],
                                                    const AttentionShape &s, int64_t b,
@@ -225,8 +228,8 @@ static __device__ __forceinline__ void values_start(ForwardConsumer<T, D> &own, 
     wgmma_commit();
 }
 
-/* Sets the sums and the state of the softmax of the 64 queries from t on, which are 0 and empty
- * before. */
+/* Computes the sums and the state of the softmax of the 64 queries from t on. Before the call the
+ * sums are 0 and no key has been seen. */
 template <class T, int D>
 static __device__ __forceinline__ void
 forward_consume(ForwardConsumer<T, D> &own, const AttentionShape &s,
@@ -238,8 +241,9 @@ forward_consume(ForwardConsumer<T, D> &own, const AttentionShape &s,
     int left = walk.n, key = walk.top;
     float rescale[2];
     if (left > 1 && key >= t + GROUP_ROWS + s.offset) {
-        /* None of the queries sees the first tile. There is only one such tile, because the other
-         * warpgroups' queries are not more than its keys. */
+        /* None of the warpgroup's queries sees the first tile. At most one tile can be skipped in
+         * this way, because the other warpgroups together have no more queries than a tile has
+         * keys. */
         mbarrier_wait(shared.full_k, 0);
         stage_release(shared.empty_k);
         mbarrier_wait(shared.full_v, 0);
@@ -316,8 +320,8 @@ forward_group(const HopperForwardOperands<T> &in, const AttentionShape &s,
 
 /* Computes o (B, Tq, H*D) = softmax(scale q k^T) v and lse (B, H, Tq) = log sum exp of the scores.
  * Scores and sums are f32; weights are rounded to T for their product with v. Each block owns
- * QUERIES queries of one head and walks over the keys that they see from the last key down, so that
- * only the first tiles are cut by the diagonal, and every sum has one owner and a fixed order. */
+ * QUERIES queries of one head, so every sum has one owner and a fixed order. It walks over the keys
+ * that they see from the last key down, so that only the first tiles are cut by the diagonal. */
 template <class T, int D>
 __global__ void __launch_bounds__(HopperForward<D>::N_THREADS, 1)
     hopper_forward_kernel(const __grid_constant__ HopperForwardOperands<T> in,

@@ -7,9 +7,9 @@
 enum { NORMAL_THREADS = 256 };
 
 /* Sets x (n) to std times the normal numbers of its elements of the part, rounded to f32 and then
- * to storage. Each thread computes two adjacent places, which in a whole row share one pair of
- * normals. The first place of the first thread and the second place of the last may be outside x.
- */
+ * to storage. Each thread computes two adjacent elements of x, which share one pair of normal
+ * numbers if the part has whole rows. The first element of the first thread and the second element
+ * of the last thread may be outside x. */
 template <class T>
 static __global__ void __launch_bounds__(NORMAL_THREADS)
     normal_kernel(T *x, uint64_t seed, Segment part, int64_t n, double std)

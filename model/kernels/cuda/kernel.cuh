@@ -140,7 +140,7 @@ template <int N, class T> __device__ __forceinline__ void store(T *p, const floa
     *reinterpret_cast<Pack<T, N> *>(p) = pack;
 }
 
-/* Does the same for elements in global memory, with a single instruction. */
+/* Like store, for elements in global memory, with a single instruction. */
 template <int N, class T> __device__ __forceinline__ void store_global(T *p, const float (&x)[N])
 {
     if constexpr (N * sizeof(T) > sizeof(uint32_t)) {
@@ -238,7 +238,7 @@ static __device__ __forceinline__ float block_max(float x, float *shared)
  * begins, so cuda_load_kernels finds them all. */
 struct KernelNode {
     const void *kernel;
-    const char *name; /* as KernelOf::name */
+    const char *name; /* the text that KernelOf::name returns */
     const KernelNode *next;
     static const KernelNode *first;
     KernelNode(const void *added, const char *named) : kernel(added), name(named), next(first)
@@ -328,7 +328,7 @@ static inline bool packs_fit(Tensor t, int64_t n)
            (tensor_rows(t) == 1 || t.ld % n == 0);
 }
 
-/* Returns true if this holds for all of these tensors. */
+/* Returns true if packs_fit(t, n) is true for each of the tensors t. */
 template <class... Tensors> static inline bool all_fit(int64_t n, Tensors... t)
 {
     return (packs_fit(t, n) && ...);

@@ -1,11 +1,12 @@
-/* load.cu -- loads all kernels of the program. CUDA would load each at its first launch, and then
- * wait for work of the device while it holds locks of the driver. Other ranks' communication may be
- * part of that work, and may need the same locks. */
+/* load.cu -- loads all kernels of the program at the start. Otherwise CUDA would load each kernel
+ * at its first launch, and while it holds locks of the driver it would wait for work of the device.
+ * Other ranks' communication may be part of that work, and may need the same locks. */
 #include "model/kernels/cuda/kernel.cuh"
 
 const KernelNode *KernelNode::first;
 
-/* Returns whether there is code for sm_90a alone: the kernels of hopper_*.cu have such names. */
+/* Returns whether the kernel has code for sm_90a only: the kernels of hopper_*.cu have names with
+ * "hopper_". */
 static bool only_for_hopper(const KernelNode *node)
 {
     return strstr(node->name, "hopper_") != NULL;

@@ -47,7 +47,8 @@ template <class T, int N> static __device__ SoftmaxSum part_keep(const T *x, T *
     const T *own = kept + at;
     T *to = kept + at;
     auto copy_next = [&] {
-        /* An offset in bytes is added to the pointer. One in elements would be multiplied. */
+        /* The offset is in bytes, so it is only added to the pointer; an offset in elements would
+         * have to be multiplied first. */
         unsigned offset = (unsigned)next * sizeof(T);
         if (next < whole) cp_async_16(to, reinterpret_cast<const char *>(x) + offset);
         cp_async_commit();

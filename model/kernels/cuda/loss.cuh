@@ -25,10 +25,10 @@ static inline int loss_threads(int64_t cols, int n)
 
 /* ---- exponentials ------------------------------------------------------------------------------
  * e^(x - most) for many logits x of a row, of which `most` is the largest. In f32 the error is
- * about one ulp. For 16-bit types, whose results are rounded anyway, it takes one fused
+ * about one ulp. For 16-bit types, whose results are rounded anyway, an exponential takes one fused
  * multiplication and one instruction: 2^(x log2(e) - shift), where the shift is most log2(e),
- * rounded once for the row. Its rounding changes all exponentials of the row by the same factor. A
- * gradient divides by the sum of them, so it does not contain that factor; a loss is corrected by
+ * rounded once for the row. This rounding changes all exponentials of the row by the same factor. A
+ * gradient divides by their sum, so it does not contain the factor; a loss is corrected by
  * shift_error. If the largest logit exceeds 2.3e38, its shift is infinite and the loss NaN. */
 
 /* Returns the shift for the largest logit. It is finite if all logits are -infinity, so that their
@@ -47,7 +47,8 @@ template <class T> static __device__ __forceinline__ float exponential(float x, 
         return exp2_approx(fmaf(x, (float)LOG2_E, -shift));
 }
 
-/* Returns the factor that turns exponentials with one shift into those with a larger one. */
+/* Returns the factor that converts exponentials with the shift `from` to exponentials with the
+ * larger shift `to`. */
 template <class T> static __device__ __forceinline__ float shift_change(float from, float to)
 {
     return sizeof(T) == 4 ? expf(from - to) : exp2_approx(from - to);
@@ -67,9 +68,9 @@ typedef struct {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Calls visit(v) with the elements of the pack that only in part belongs to the first n elements of
- * x, if there is one; the others are -infinity. The last thread does this, because it has the
- * fewest whole packs. */
+/* Calls visit(v) with the pack that lies only in part within the first n elements of x, if there is
+ * one. Its elements from the n-th on are -infinity in v. The last thread does this, because it has
+ * the fewest whole packs. */
 template <class T, int N, class Visit>
 static __device__ __forceinline__ void last_pack_read(const T *x, int n, Visit visit)
 {

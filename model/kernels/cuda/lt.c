@@ -64,8 +64,8 @@ static bool fits(Lt *lt, char *err, size_t n)
                      lt_version(lt, version, sizeof version), CUBLAS_VER_MAJOR);
 }
 
-/* Opens the library in this file if it fits; otherwise sets err, or leaves err unchanged if there
- * is no such file. */
+/* Opens the library in this file and returns true if it fits. Otherwise returns false and sets err;
+ * if there is no such file, err is unchanged. */
 static bool load_file(Lt *lt, const char *path, char *err, size_t n)
 {
     lt->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

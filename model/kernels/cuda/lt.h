@@ -85,10 +85,10 @@ typedef struct {
 } LtProduct;
 
 /* Queues the product on the device's stream and returns true. Returns false without doing anything
- * if bias or aux is not aligned to 16 bytes, if aux rows are not a multiple of 8 elements, or if
- * the library has no algorithm for the product, refuses to run it, or rejects its epilogue or its c
- * as invalid. A product without bias, c and epilogue that the library calls invalid ends the
- * program, as does any other failure.
+ * in these cases: bias or aux is not aligned to 16 bytes; aux rows are not a multiple of 8
+ * elements; the library has no algorithm for the product, refuses to run it, or rejects its
+ * epilogue or its c as invalid. If the library calls a product without bias, c and epilogue
+ * invalid, the program ends, as after any other failure.
  *
  * The algorithm is the first one that the library's heuristics return for the shapes, strides,
  * types and alignments. It is never chosen by timing, so every run on the same kind of GPU has the

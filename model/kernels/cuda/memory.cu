@@ -222,8 +222,9 @@ static int64_t scratch_count(const Device *dev, DType type, int64_t count)
     return most < count ? most : count;
 }
 
-/* The sum of more sources than a kernel's parameters hold, in blocks: the sum of those before is in
- * scratch memory, unrounded. Only the last step writes to dst, which may be one of the sources. */
+/* Computes the sum of more sources than a kernel's parameters hold, one block of sources at a time.
+ * The unrounded sum of the blocks so far is in scratch memory. Only the last step writes to dst,
+ * which may be one of the sources. */
 static void sum_many(Device *dev, Tensor dst, const Tensor *src, int n)
 {
     DType type = dst.dtype == F64 ? F64 : F32;
@@ -301,8 +302,9 @@ template <class T> static void maximum_as(Device *dev, Tensor dst, const Tensor 
         launch_cut<maximum_kernel<T, 1>>(dev, 1, tensor_count(dst), (T *)dst.data, sources);
 }
 
-/* The maximum of more sources than a kernel's parameters hold, in blocks: that of those before is
- * in scratch memory. Only the last block writes to dst, which may be one of the sources. */
+/* Computes the maximum of more sources than a kernel's parameters hold, one block of sources at a
+ * time. The maximum of the blocks so far is in scratch memory. Only the last block writes to dst,
+ * which may be one of the sources. */
 static void maximum_many(Device *dev, Tensor dst, const Tensor *src, int n)
 {
     int64_t count = tensor_count(dst), now = scratch_count(dev, dst.dtype, count);
@@ -333,7 +335,7 @@ void cuda_maximum(Device *dev, Tensor dst, const Tensor *src, int n)
 }
 
 /* Stores the value in page-locked host memory, which a kernel reaches at the host's own address and
- * the host reads at any time. One thread. */
+ * which the host may read at any time. Runs in one thread. */
 __global__ void __launch_bounds__(WARP) mark_kernel(volatile int64_t *word, int64_t value)
 {
     *word = value;

@@ -52,7 +52,8 @@ static __device__ __forceinline__ void input_load(float (&v)[HELD<N>][N], const 
     T *sum = row_at(p.sum, at.row, col);
 #pragma unroll
     for (int first = 0; first < HELD<N>; first += LOADED<N>) {
-        /* All loads of a batch precede its first store, which the compiler moves no load over. */
+        /* All loads of a batch come before its first store, because the compiler moves no load
+         * across a store. */
         Pack<T, N> raw[LOADED<N>], added[LOADED<N>];
 #pragma unroll
         for (int k = first; k < first + LOADED<N>; k++) {

@@ -1,8 +1,9 @@
 /* norm.cuh -- assigns the groups of a norm to threads, for forward and backward.
  *
- * A group is what is normalised together: a row, or one head of a row. A team of threads holds a
- * group in registers. If a warp is large enough for a group, the team is a power of two of the
- * warp's lanes, and a warp may hold several teams. Otherwise the team is a whole block. */
+ * A group is what is normalised together: a row, or one head of a row. The threads that work on one
+ * group are called a team here; they hold the group's elements in registers. If a warp has enough
+ * threads for a group, the team is a power of two of the warp's lanes, and a warp may consist of
+ * several teams. Otherwise the team is a whole block. */
 #ifndef MODEL_KERNELS_CUDA_NORM_CUH
 #define MODEL_KERNELS_CUDA_NORM_CUH
 
@@ -15,7 +16,7 @@ typedef struct {
     int packs;      /* packs per group */
     int lanes;      /* threads per team */
     int threads;    /* threads of a block: whole teams and whole warps */
-    float share;    /* 1 / W: of an element in a mean */
+    float share;    /* 1 / W: the weight of an element in a mean */
 } Teams;
 
 enum { TEAM_BLOCK = 256 };
@@ -23,8 +24,8 @@ enum { TEAM_BLOCK = 256 };
 static_assert(TEAM_BLOCK % WARP == 0, "a block holds whole teams of every power of two of lanes");
 
 /* Returns the teams for the rows of x, with groups as long as w. n is the number of elements in a
- * pack, `held` the packs that a thread holds, `most` the most threads of a team. Ends the program
- * if a group is too long for that. */
+ * pack, `held` the largest number of packs that a thread holds, `most` the largest number of
+ * threads in a team. Ends the program if even the largest team cannot hold a group. */
 static inline Teams teams_of(Tensor x, Tensor w, int n, int held, int most)
 {
     int64_t width = tensor_count(w), packs = width / n;

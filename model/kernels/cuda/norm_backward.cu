@@ -2,11 +2,11 @@
 #include "model/kernels/cuda/norm.cuh"
 #include "model/kernels/cuda/reduce.h"
 
-/* Elements of a group that a thread holds, and threads of a team. A thread holds packs of N
- * elements of the gradient, the input, dw, db and the column sums of dx. In groups of up to 2048
- * elements a thread holds 8 elements of each, which leaves registers to load the next group while
- * it works on the current one. In wider groups it holds 16, keeps the column sums in shared memory,
- * and reads the old dx only just before it adds to it. */
+/* Elements of a group that a thread holds, and threads of a team (the threads that work on one
+ * group). A thread holds packs of N elements of the gradient, the input, dw, db and the column sums
+ * of dx. In groups of up to 2048 elements a thread holds 8 elements of each, which leaves registers
+ * to load the next group while it works on the current one. In wider groups it holds 16, keeps the
+ * column sums in shared memory, and reads the old dx only just before it adds to it. */
 enum { NARROW = 8, WIDE = 16, NARROW_THREADS = 256, WIDE_THREADS = 512 };
 
 /* Largest number of threads in a block whose threads hold ELEMENTS elements, and the number of such
@@ -44,7 +44,7 @@ template <int N, int HELD> struct OwnSums {
     enum { IN_REGISTERS = HELD * N == NARROW && N > 1 };
     float dw[HELD][N], db[HELD][N];
     float columns[IN_REGISTERS ? HELD : 1][N];
-    float *shared; /* or here: those of all threads */
+    float *shared; /* column sums of all threads, if they are not in registers */
 };
 
 /* Returns this thread's sum of dx for element i of pack k. In shared memory adjacent lanes of a
@@ -67,7 +67,7 @@ template <class T, int N, int HELD> struct Fetched {
 };
 
 /* A lane's part of a group: g = dy w and xhat = (x - mean) / std; the sums of g and of g xhat; old:
- * dx before, to be added. The other fields are those of Fetched. */
+ * the previous dx, if the new one is added to it. The other fields are those of Fetched. */
 template <class T, int N, int HELD> struct Part {
     float g[HELD][N], xhat[HELD][N], old[HELD][N], sum_g, sum_gx;
     T *out;
@@ -158,9 +158,9 @@ static __device__ __forceinline__ void part_write(Part<T, N, HELD> &part, OwnSum
     }
 }
 
-/* Sums a and b over the team; every thread of the team gets the sums. If the team is a block, they
- * pass through `shared`: 64 floats that no thread may overwrite before the barrier of the next
- * call. */
+/* Sums a and b over the team, the threads that work on one group; each of them gets the sums. If
+ * the team is a block, the sums pass through `shared`: 64 floats that no thread may overwrite
+ * before the barrier of the next call. */
 template <bool BLOCK>
 static __device__ __forceinline__ void team_sums(float &a, float &b, int lanes, float *shared)
 {
@@ -183,7 +183,7 @@ static __device__ __forceinline__ void team_sums(float &a, float &b, int lanes, 
     }
 }
 
-/* Writes the block's row of partial sums from those of its threads. The block's teams are added in
+/* Writes the block's row of partial sums: adds the sums of the block's teams (norm.cuh) in
  * order. */
 template <class T, int N, int HELD, bool BLOCK>
 static __device__ __forceinline__ void partials_store(const Teams &t, const NormBackward<T> &p,

@@ -62,13 +62,15 @@ static __global__ void __launch_bounds__(UPDATE_GROUPS)
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
-/* A block updates one tile at a time: so many elements of a range, or what the range has left. */
+/* A block updates one tile at a time: UPDATE_TILE elements of a range, or the rest of the range.
+ * UPDATE_BLOCKS is the number of blocks per multiprocessor. */
 enum { UPDATE_THREADS = 256, UPDATE_BLOCKS = 4, UPDATE_PACK = 4, UPDATE_TILE = 4096 };
-/* Two random numbers for each weight need more registers. */
+/* Blocks per multiprocessor if AdamW's averages are in bf16: two random numbers for each weight
+ * need more registers. */
 enum { UPDATE_BLOCKS_MOMENTS = 3 };
-/* There is a block for each tile, but at most so many if some state is in page-locked memory of the
- * host: a link of 45 GB/s with a delay of 1.5 us needs 68 KB under way, and 16 blocks have three
- * times as many. The rest of the GPU stays free for the forward pass beside the update. */
+/* There is a block for each tile, but at most this many if some state is in page-locked memory of
+ * the host. A link of 45 GB/s with a delay of 1.5 us needs 68 KB under way, and 16 blocks have
+ * three times as many. The rest of the GPU stays free for the forward pass beside the update. */
 enum { UPDATE_HOST_BLOCKS = 16 };
 enum { UPDATE_RANGES = 54 };
 static_assert(UPDATE_TILE % (UPDATE_THREADS * UPDATE_PACK) == 0,
@@ -115,12 +117,14 @@ static __device__ __forceinline__ Tile<T, G, M> tile_of(const UpdateTable &table
     return tile;
 }
 
-/* Updates the tiles of a table with AdamW, N elements at a time; a block takes every gridDim.x-th
- * tile, so the bits do not depend on the number of blocks. Masters are optional; M is
- * the type of the averages, and R selects how weights without masters are rounded, and averages of
- * squares in bf16. Reads grad, value, m and v and writes value, m, v and the weight, once each.
- * With f32 masters and gradients and 16-bit weights that is 30 bytes per element; without masters
- * and with 16-bit gradients, 22; with averages in bf16, 8 fewer. */
+/* Updates the tiles of a table with AdamW, N elements at a time. A block takes every gridDim.x-th
+ * tile; the bits do not depend on the number of blocks. Masters are optional. M is the type of the
+ * running averages m and v. R determines how weights without masters, and averages of squares in
+ * bf16, are rounded.
+ *
+ * Reads grad, value, m and v and writes value, m, v and the weight, once each. With f32 masters and
+ * gradients and 16-bit weights these are 30 bytes per element; without masters and with 16-bit
+ * gradients, 22; with averages in bf16, 8 fewer. */
 template <class T, class G, class M, int N, class R>
 static __global__ void
 __launch_bounds__(UPDATE_THREADS, sizeof(M) == sizeof(bf16) ? UPDATE_BLOCKS_MOMENTS : UPDATE_BLOCKS)
@@ -287,7 +291,7 @@ static void update(Device *dev, const UpdateRange *range, int n, const StepDecis
     LAUNCH(update_constants_kernel<Hyper>, 1, groups, 0, cuda_stream(dev), constants, decision,
            table);
     /* Weights of an update that rounds stochastically are always bf16 (op_adamw and op_sgd check
-     * it), so one instance is enough for each type of averages. */
+     * it), so one instance is enough for each type of AdamW's averages. */
     if (adam && range->slot[1].dtype == BF16)
         update_typed<bf16, bf16, Stochastic>(dev, &u);
     else if (tensor_present(range->rounding.segments))

@@ -24,7 +24,7 @@ enum { ORDERED_THREADS = 1024 };
 static_assert(ORDERED_THREADS == WARP * WARP,
               "a block has a warp for each lane of the warp that composes their steps");
 
-/* Step by which T increases if it is even, and if it is odd. */
+/* The steps by which T increases: `even` if T is even, `odd` if T is odd. */
 typedef struct {
     int64_t even, odd;
 } Steps;

@@ -124,7 +124,7 @@ static __device__ __forceinline__ void wgmma_shared(float (&d)[N / 2], uint64_t 
     if constexpr (N == 128 && WGMMA_IS_F16<T>) WGMMA_SHARED(128, 64, "f16", 64, 65, 66, 67);
 }
 
-/* The same with the fragment of A in registers, which must not change until the wait. */
+/* Like wgmma_shared, with the fragment of A in registers, which must not change until the wait. */
 template <class T, int N, bool B_MN>
 static __device__ __forceinline__ void wgmma_registers(float (&d)[N / 2], const uint32_t (&a)[4],
                                                        uint64_t b, bool accumulate)
@@ -150,7 +150,8 @@ template <int R> static __device__ __forceinline__ void wgmma_hold(float (&d)[R]
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* The same for fragments of A that the next products read: they are computed before the fence. */
+/* Like the function above, for fragments of A that the next products read: they are computed before
+ * the fence. */
 template <int K> static __device__ __forceinline__ void wgmma_hold(uint32_t (&a)[K][4])
 {
 #pragma unroll

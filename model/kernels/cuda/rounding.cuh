@@ -13,10 +13,9 @@ struct ToNearest {
     }
 };
 
-/* Rounds weights without masters, and averages of squares in bf16, stochastically. A place is the
- * index of a weight in the updated range; a segment is a part of that range that belongs to one
- * parameter. `at` is the segment of the place that the thread has reached; a thread's places only
- * ascend. */
+/* Rounds weights without masters, and averages of squares in bf16, stochastically. A segment is the
+ * part of the updated range that belongs to one parameter. `at` is the segment of the weight that
+ * the thread has reached; a thread processes its weights in ascending order. */
 struct Stochastic {
     uint64_t seed;
     const Segment *at, *end;
@@ -26,7 +25,7 @@ struct Stochastic {
     }
 };
 
-/* Advances r.at to the segment that contains place i. */
+/* Advances r.at to the segment that contains weight i of the range. */
 static __device__ __forceinline__ void segment_find(Stochastic &r, int64_t i)
 {
     while (r.at + 1 < r.end && r.at[1].start <= i)
@@ -38,10 +37,10 @@ template <bool SQUARES> static __device__ __forceinline__ uint64_t stream_of(con
     return SQUARES ? rounding_square_stream(r.at->stream) : r.at->stream;
 }
 
-/* Returns 16 random bits for each of the places i .. i + N - 1, of weights or of averages of
- * squares; those of the first place are the lowest. One Philox block is enough if all places are in
+/* Returns 16 random bits for each of the weights i .. i + N - 1 of the range, or for their averages
+ * of squares; those of weight i are the lowest. One Philox block is enough if all N weights are in
  * one segment, one row and one half of a Philox block. Otherwise, at borders and in rows of odd
- * width, the bits are drawn one element at a time. */
+ * width, the bits are drawn one weight at a time. */
 template <int N, bool SQUARES>
 static __device__ __forceinline__ uint64_t noise_of(Stochastic &r, int64_t i, int64_t update)
 {
@@ -67,7 +66,8 @@ static __device__ __forceinline__ uint64_t noise_of(Stochastic &r, int64_t i, in
     return noise;
 }
 
-/* Stores p as the N weights from place i on, rounded as the type of the last argument says. */
+/* Stores p as the N weights from index i of the range on. The type of the last argument determines
+ * the rounding. */
 template <class T, int N>
 static __device__ __forceinline__ void store_weights(T *weight, const float (&p)[N], int64_t i,
                                                      int64_t, ToNearest &)
@@ -75,7 +75,7 @@ static __device__ __forceinline__ void store_weights(T *weight, const float (&p)
     store(weight + i, p);
 }
 
-/* Stores x at places i .. i + N - 1, rounded with these random bits. */
+/* Stores x in elements i .. i + N - 1, rounded with these random bits. */
 template <int N>
 static __device__ __forceinline__ void store_rounded(bf16 *to, const float (&x)[N], int64_t i,
                                                      uint64_t noise)
@@ -95,8 +95,9 @@ static __device__ __forceinline__ void store_weights(bf16 *weight, const float (
     store_rounded(weight, p, i, noise_of<N, false>(to, i, update));
 }
 
-/* Stores v as the N averages of squares from place i on: in f32, or rounded to bf16. The search for
- * segments starts again for the weights, so it is made in a copy. */
+/* Stores v as the N averages of squares from index i of the range on: in f32, or rounded to bf16.
+ * The rounding searches for segments with a copy of the last argument, because the search for the
+ * weights' segments must start where this one has started. */
 template <int N, class R>
 static __device__ __forceinline__ void store_squares(float *square, const float (&v)[N], int64_t i,
                                                      int64_t, const R &)

@@ -32,7 +32,8 @@ static __global__ void __launch_bounds__(SQ_NORM_THREADS)
     int lane = threadIdx.x % SUMS, tile = (int)(blockIdx.x * SQ_NORM_TEAMS + threadIdx.x / SUMS);
     int r = range_of(table, tile);
     int64_t at = (int64_t)(tile - table.range[r].first) * SQ_NORM_BLOCK;
-    /* The last block may have more teams than there are tiles. */
+    /* Sixteen lanes process a tile. The last block may have more groups of sixteen lanes than there
+     * are tiles left. */
     int64_t rest = tile < table.tiles ? table.range[r].n - at : 0;
     int count = rest < SQ_NORM_BLOCK ? (int)rest : SQ_NORM_BLOCK, whole = count - count % SUMS;
     double sum = 0.0;
@@ -58,7 +59,7 @@ static __global__ void __launch_bounds__(SQ_NORM_THREADS)
     partial[tile] = sum;
 }
 
-/* Writes the partial sums of n <= NORM_RANGES tensors; returns how many there are. */
+/* Writes the partial sums of n <= NORM_RANGES tensors; returns the number of partial sums. */
 template <class T>
 static int64_t sq_norm_launch(Device *dev, double *partial, const Tensor *x, int n)
 {

@@ -235,7 +235,7 @@ static void test_more_page_locked_memory_than_the_driver_gives_is_refused(void *
 }
 
 /* A model of many units keeps its states in more blocks than any fixed number. */
-static void test_page_locked_memory_may_be_in_many_blocks(void **)
+static void test_thousands_of_page_locked_blocks_can_be_allocated(void **)
 {
     enum { BLOCKS = 3000 };
     static void *p[BLOCKS];
@@ -370,7 +370,7 @@ static void test_wrong_fragment_layouts_of_matrix_products_are_detected(void **)
     DIES(LAUNCH(half_product_kernel, 1, WARP, 0, 0, out), "mma");
 }
 
-static void test_approximate_functions_err_as_far_as_they_may(void **)
+static void test_approximate_functions_have_the_largest_allowed_error(void **)
 {
     int32_t most[2] = {0, 0}; /* otherwise tests of bounds would be easier to pass than on a GPU */
     for (float x = 1; x < 2; x += 0x1p-8f) {
@@ -390,11 +390,11 @@ int main(void)
         cmocka_unit_test(test_copies_in_the_wrong_direction_or_past_the_end_are_refused),
         cmocka_unit_test(test_an_allocation_larger_than_the_device_is_refused),
         cmocka_unit_test(test_more_page_locked_memory_than_the_driver_gives_is_refused),
-        cmocka_unit_test(test_page_locked_memory_may_be_in_many_blocks),
+        cmocka_unit_test(test_thousands_of_page_locked_blocks_can_be_allocated),
         cmocka_unit_test(test_allocations_and_host_waits_are_counted),
         cmocka_unit_test(test_misused_asynchronous_copies_are_detected),
         cmocka_unit_test(test_wrong_fragment_layouts_of_matrix_products_are_detected),
-        cmocka_unit_test(test_approximate_functions_err_as_far_as_they_may),
+        cmocka_unit_test(test_approximate_functions_have_the_largest_allowed_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

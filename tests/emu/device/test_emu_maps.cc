@@ -47,7 +47,7 @@ static CUresult encode(MapArguments a, int misaligned = 0)
         assert_int_equal(encode(a), CUDA_ERROR_INVALID_VALUE);                                     \
     } while (0)
 
-static void test_maps_that_the_driver_refuses_are_refused(void **)
+static void test_tensor_maps_that_a_real_driver_refuses_are_refused(void **)
 {
     void *function = NULL;
     cudaDriverEntryPointQueryResult found;
@@ -100,7 +100,7 @@ static CUtensorMap heads_map(void *x, int64_t heads)
 }
 
 /* Kernels may be given a single row with any stride, which the driver would refuse. */
-static void test_the_stride_of_a_single_row_does_not_matter(void **)
+static void test_the_stride_of_a_single_row_does_not_change_a_tensor_map(void **)
 {
     uint16_t *x = tensor();
     Tensor row = tensor_3d(x, BF16, 1, 1, HEADS * SIZE), odd = row;
@@ -110,7 +110,7 @@ static void test_the_stride_of_a_single_row_does_not_matter(void **)
     CUDA_CHECK(cudaFree(x));
 }
 
-static void test_maps_over_heads_cover_the_packed_tensor(void **)
+static void test_a_tensor_map_over_heads_equals_that_of_the_packed_tensor(void **)
 {
     uint16_t *x = tensor();
     CUtensorMap map = heads_map(x, HEADS), want = map_of(x);
@@ -134,7 +134,7 @@ static void run_map(uint16_t *out, uint16_t *x)
     LAUNCH(map_kernel, 1, WARP, 0, 0, out, map_of(x));
 }
 
-static void test_maps_of_memory_that_a_kernel_cannot_read_are_refused(void **)
+static void test_tensor_maps_of_memory_that_a_kernel_cannot_read_are_refused(void **)
 {
     uint16_t *p = tensor();
     run_map(p, p);
@@ -152,10 +152,10 @@ static void test_maps_of_memory_that_a_kernel_cannot_read_are_refused(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_maps_that_the_driver_refuses_are_refused),
-        cmocka_unit_test(test_the_stride_of_a_single_row_does_not_matter),
-        cmocka_unit_test(test_maps_over_heads_cover_the_packed_tensor),
-        cmocka_unit_test(test_maps_of_memory_that_a_kernel_cannot_read_are_refused),
+        cmocka_unit_test(test_tensor_maps_that_a_real_driver_refuses_are_refused),
+        cmocka_unit_test(test_the_stride_of_a_single_row_does_not_change_a_tensor_map),
+        cmocka_unit_test(test_a_tensor_map_over_heads_equals_that_of_the_packed_tensor),
+        cmocka_unit_test(test_tensor_maps_of_memory_that_a_kernel_cannot_read_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -289,7 +289,7 @@ static void *meeting_run(void *barrier)
     return NULL;
 }
 
-static void test_host_functions_of_two_ranks_that_wait_for_each_other_end(void **)
+static void test_host_functions_that_wait_for_each_other_do_not_hang(void **)
 {
     pthread_barrier_t barrier;
     pthread_t thread[RANKS];
@@ -361,7 +361,7 @@ static void test_streams_in_random_order_still_give_the_right_result(void **stat
         for (int i = 0; i < 5; i++)
             assert_true(ring_turns(-1, i % (RANKS + 1) - 1) == ROUNDS);
         assert_true(sum_of_two_streams(true) == 3);
-        test_host_functions_of_two_ranks_that_wait_for_each_other_end(state);
+        test_host_functions_that_wait_for_each_other_do_not_hang(state);
         test_ranks_may_wait_for_their_streams_in_different_orders(state);
         hosts_run();
     }
@@ -377,7 +377,7 @@ int main(void)
         cmocka_unit_test(test_a_stream_without_a_wait_for_the_other_reads_old_data),
         cmocka_unit_test(test_the_default_stream_waits_for_blocking_streams_only),
         cmocka_unit_test(test_a_missing_wait_for_an_event_between_ranks_changes_the_result),
-        cmocka_unit_test(test_host_functions_of_two_ranks_that_wait_for_each_other_end),
+        cmocka_unit_test(test_host_functions_that_wait_for_each_other_do_not_hang),
         cmocka_unit_test(test_ranks_may_wait_for_their_streams_in_different_orders),
         cmocka_unit_test(test_streams_in_random_order_still_give_the_right_result),
         cmocka_unit_test(test_several_host_threads_may_launch_at_once),

@@ -61,7 +61,7 @@ static void check_tile(const uint16_t *out)
     _exit(1);
 }
 
-static void test_tiles_without_a_swizzle_lie_in_rows_from_a_multiple_of_128(void **)
+static void test_tiles_without_a_swizzle_are_plain_rows_aligned_to_128_bytes(void **)
 {
     uint16_t *x = tensor(), got[TILE];
     CUtensorMap map = map_of(x, 4, COLUMNS, CU_TENSOR_MAP_SWIZZLE_NONE);
@@ -73,7 +73,7 @@ static void test_tiles_without_a_swizzle_lie_in_rows_from_a_multiple_of_128(void
     CUDA_CHECK(cudaFree(x));
 }
 
-static void test_misused_copies_are_detected(void **)
+static void test_misused_tma_copies_are_detected(void **)
 {
     for (const char *when : TIMES) {
         setenv("EMU_ASYNC", when, 1);
@@ -174,7 +174,7 @@ template <RingBug BUG> static void run_ring(int tiles)
     _exit(1);
 }
 
-static void test_a_ring_of_stages_works_in_every_order(void **)
+static void test_a_ring_of_stages_is_right_in_every_order_of_threads(void **)
 {
     for (const char *order : ORDERS)
         for (const char *when : TIMES)
@@ -235,7 +235,7 @@ template <bool COUNTED> static bool mixed_ring_is_right(int tiles)
 
 /* A stage is full although what the producer's threads store in it is missing. In forward order the
  * producer's warps have stored before a consumer can read; in shuffled order some have not. */
-static void test_stores_that_a_stage_does_not_count_are_detected(void **)
+static void test_stores_missing_from_the_count_of_a_stage_are_detected(void **)
 {
     for (const char *order : ORDERS)
         for (const char *when : TIMES) {
@@ -337,12 +337,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tiles_are_swizzled_and_filled_with_zeros_outside_the_tensor),
-        cmocka_unit_test(test_tiles_without_a_swizzle_lie_in_rows_from_a_multiple_of_128),
-        cmocka_unit_test(test_misused_copies_are_detected),
+        cmocka_unit_test(test_tiles_without_a_swizzle_are_plain_rows_aligned_to_128_bytes),
+        cmocka_unit_test(test_misused_tma_copies_are_detected),
         cmocka_unit_test(test_misused_barriers_in_shared_memory_are_detected),
-        cmocka_unit_test(test_a_ring_of_stages_works_in_every_order),
+        cmocka_unit_test(test_a_ring_of_stages_is_right_in_every_order_of_threads),
         cmocka_unit_test(test_faults_in_a_ring_of_stages_are_detected),
-        cmocka_unit_test(test_stores_that_a_stage_does_not_count_are_detected),
+        cmocka_unit_test(test_stores_missing_from_the_count_of_a_stage_are_detected),
         cmocka_unit_test(test_stores_that_the_async_proxy_does_not_see_are_detected),
         cmocka_unit_test(test_misused_named_barriers_are_detected),
         cmocka_unit_test(test_misused_registers_of_warpgroups_are_detected),

@@ -106,7 +106,7 @@ template <class T, int N> static void check_products(void)
     check_product<T, N, true, true>();
 }
 
-static void test_products_are_right_in_every_order_late_and_early(void **)
+static void test_products_are_right_in_every_order_of_threads(void **)
 {
     for (const char *time : TIMES)
         for (const char *order : ORDERS) {
@@ -172,7 +172,7 @@ static uint64_t run_described(uint32_t address, uint32_t leading, uint32_t strid
     return got;
 }
 
-static void test_descriptors_of_no_multiples_of_16_are_detected(void **)
+static void test_descriptor_fields_that_are_not_multiples_of_16_are_detected(void **)
 {
     assert_true(run_described(1040, 16, 1024, 32) ==
                 (ONE << 62) + (ONE * 64 << 32) + (1 << 16) + 1072 / 16);
@@ -191,7 +191,7 @@ template <Divergence D> static void run_diverging(void)
     LAUNCH(wg_diverging_kernel<D>, 1, WG_THREADS, DESCRIBED, 0, out);
 }
 
-static void test_warpgroups_that_are_not_whole_or_diverge_are_detected(void **)
+static void test_incomplete_or_diverging_warpgroups_are_detected(void **)
 {
     const char *whole = "the warpgroup diverges: ";
     for (int i = 0; i < 6; i++) {
@@ -350,7 +350,7 @@ template <bool BARRIER> static bool own_rows_right(const char *time, const char 
     });
 }
 
-static void test_operands_released_before_all_have_waited_are_detected(void **)
+static void test_operands_released_before_all_warps_have_waited_are_detected(void **)
 {
     for (const char *order : ORDERS) {
         for (const char *time : TIMES) {
@@ -378,12 +378,12 @@ static void test_operands_released_before_all_have_waited_are_detected(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products_are_right_in_every_order_late_and_early),
+        cmocka_unit_test(test_products_are_right_in_every_order_of_threads),
         cmocka_unit_test(test_invalid_descriptors_are_detected),
-        cmocka_unit_test(test_descriptors_of_no_multiples_of_16_are_detected),
-        cmocka_unit_test(test_warpgroups_that_are_not_whole_or_diverge_are_detected),
+        cmocka_unit_test(test_descriptor_fields_that_are_not_multiples_of_16_are_detected),
+        cmocka_unit_test(test_incomplete_or_diverging_warpgroups_are_detected),
         cmocka_unit_test(test_warpgroups_of_a_block_compute_independently),
-        cmocka_unit_test(test_operands_released_before_all_have_waited_are_detected),
+        cmocka_unit_test(test_operands_released_before_all_warps_have_waited_are_detected),
         cmocka_unit_test(test_wrong_order_of_products_and_accesses_is_detected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -268,7 +268,7 @@ static void refused(Case t, cublasStatus_t at_search, cublasStatus_t at_run)
 }
 
 /* Parts of a sum may be added in the result only if that is f32; other types have fewer bits. */
-static void test_parts_of_sums_may_be_added_in_f32_results_only(void **state)
+static void test_split_k_sums_in_the_result_are_accepted_only_if_it_is_f32(void **state)
 {
     (void)state;
     static const uint32_t in_result[] = {CUBLASLT_REDUCTION_SCHEME_INPLACE,
@@ -337,7 +337,7 @@ static void test_unsupported_and_invalid_products_are_refused(void **state)
 
 /* C must have D's type, must be as aligned as the heuristics were told, and must not share elements
  * with D unless it is D. Without beta, nothing reads C. */
-static void test_a_wrong_c_is_refused(void **state)
+static void test_a_c_of_wrong_type_or_alignment_or_overlapping_d_is_refused(void **state)
 {
     (void)state;
     Case t = {
@@ -391,9 +391,9 @@ int main(void)
         cmocka_unit_test(test_epilogues_agree_with_their_formulas),
         cmocka_unit_test(test_c_is_added_before_the_epilogue),
         cmocka_unit_test(test_a_bias_gradient_overwrites_its_vector),
-        cmocka_unit_test(test_parts_of_sums_may_be_added_in_f32_results_only),
+        cmocka_unit_test(test_split_k_sums_in_the_result_are_accepted_only_if_it_is_f32),
         cmocka_unit_test(test_unsupported_and_invalid_products_are_refused),
-        cmocka_unit_test(test_a_wrong_c_is_refused),
+        cmocka_unit_test(test_a_c_of_wrong_type_or_alignment_or_overlapping_d_is_refused),
         cmocka_unit_test(test_an_algorithm_found_for_another_product_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

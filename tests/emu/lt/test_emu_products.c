@@ -239,7 +239,7 @@ static void test_lt_product_returns_false_for_an_invalid_epilogue(void **state)
 }
 
 /* A library that adds parts of sums in the result may do so in f32 results, but not in others. */
-static void test_split_sums_may_be_added_in_f32_results_only(void **state)
+static void test_split_k_sums_are_added_in_the_result_only_if_it_is_f32(void **state)
 {
     (void)state;
     answer("split");
@@ -386,7 +386,7 @@ int main(void)
         cmocka_unit_test(test_a_product_that_the_library_refuses_later_is_still_right),
         cmocka_unit_test(test_the_residual_is_added_by_the_library_or_by_a_kernel),
         cmocka_unit_test(test_lt_product_returns_false_for_an_invalid_epilogue),
-        cmocka_unit_test(test_split_sums_may_be_added_in_f32_results_only),
+        cmocka_unit_test(test_split_k_sums_are_added_in_the_result_only_if_it_is_f32),
         cmocka_unit_test(test_gelu_backward_uses_the_epilogue_where_it_is_fast),
         cmocka_unit_test(test_an_invalid_product_without_epilogue_ends_the_program),
         cmocka_unit_test(test_a_misaligned_bias_or_aux_is_refused_without_a_plan),

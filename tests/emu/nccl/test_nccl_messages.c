@@ -235,7 +235,7 @@ static void much_body(Rank *r)
     rank_close(r);
 }
 
-static void test_the_first_sum_of_much_data_waits_for_the_peers_host(void **state)
+static void test_the_first_large_all_reduce_waits_for_the_peers_host(void **state)
 {
     (void)state;
     char text[4096];
@@ -326,7 +326,7 @@ int main(void)
         cmocka_unit_test(test_messages_larger_than_socket_buffers_pass_both_ways_at_once),
         cmocka_unit_test(test_a_group_over_streams_and_communicators_keeps_stream_order),
         cmocka_unit_test(test_a_broadcast_with_an_invalid_root_is_refused),
-        cmocka_unit_test(test_the_first_sum_of_much_data_waits_for_the_peers_host),
+        cmocka_unit_test(test_the_first_large_all_reduce_waits_for_the_peers_host),
         cmocka_unit_test(test_communicators_use_the_interface_of_nccl_socket_ifname),
         cmocka_unit_test(test_a_communicator_holds_the_requested_memory_until_destroyed),
     };

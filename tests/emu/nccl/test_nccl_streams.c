@@ -107,7 +107,7 @@ static void late_to_message(Rank *r)
     late_peer(r, warm_unless_planted, use_message);
 }
 
-static void test_only_the_first_use_waits_for_the_peers_host(void **state)
+static void test_only_the_first_use_of_an_operation_waits_for_the_peers_host(void **state)
 {
     static const RankBody list[] = {late_to_reduce, late_to_gather, late_to_message};
     (void)state;
@@ -196,7 +196,7 @@ static void early_sender(Rank *r)
     early_leaver(r, use_message);
 }
 
-static void test_a_root_and_a_sender_may_leave_early(void **state)
+static void test_a_broadcast_root_or_sender_may_finish_before_the_receiver(void **state)
 {
     (void)state;
     run_ends_with((Run){{"EMU_STREAMS=deferred", "EMU_NCCL_LEAVE=early"}, early_root, 2, 0}, 0);
@@ -231,7 +231,7 @@ static void work_after_init(Rank *r)
     rank_close(r);
 }
 
-static void test_an_init_returns_when_all_ranks_have_allocated_their_memory(void **state)
+static void test_an_init_returns_only_after_all_ranks_have_allocated_memory(void **state)
 {
     static const char *const seeds[] = {"EMU_JITTER=1", "EMU_JITTER=2", "EMU_JITTER=3"};
     (void)state;
@@ -379,11 +379,11 @@ static void test_the_bits_of_a_sum_change_with_the_seed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_only_the_first_use_waits_for_the_peers_host),
+        cmocka_unit_test(test_only_the_first_use_of_an_operation_waits_for_the_peers_host),
         cmocka_unit_test(test_one_connection_may_serve_all_collectives),
-        cmocka_unit_test(test_a_root_and_a_sender_may_leave_early),
+        cmocka_unit_test(test_a_broadcast_root_or_sender_may_finish_before_the_receiver),
         cmocka_unit_test(test_a_send_completes_only_after_its_receive_is_called),
-        cmocka_unit_test(test_an_init_returns_when_all_ranks_have_allocated_their_memory),
+        cmocka_unit_test(test_an_init_returns_only_after_all_ranks_have_allocated_memory),
         cmocka_unit_test(test_a_group_starts_only_when_all_its_streams_have_reached_it),
         cmocka_unit_test(test_using_a_buffer_before_the_call_ends_gives_wrong_numbers),
         cmocka_unit_test(test_the_bits_of_a_sum_change_with_the_seed),
