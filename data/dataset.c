@@ -249,11 +249,11 @@ bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode
 bool data_open_validation(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code)
 {
     bool val_only = config->data.train.count == 0 && config->data.tokenizer != NULL;
-    /* An imported run has no text of its own. */
+    /* An imported run has no text from which val_fraction could take a part. */
     bool text = config->data.text.count > 0 || config->data.corpus != NULL;
     bool some = config->data.val_text.count > 0 || (text && config->data.val_fraction > 0);
     *out = (DataSet){0};
-    /* It need not have a tokenizer either. */
+    /* An imported run may also lack a tokenizer. Then it cannot read data.val_text. */
     if (config->data.train.count == 0 && !text && !val_only) {
         *code = EXIT_MISSING;
         return !some || error_set(err, n,

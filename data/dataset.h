@@ -18,7 +18,8 @@ typedef struct {
     bool cached;       /* the text's tokens were found in data.cache */
 } ValidationSet;
 
-/* All data of a run. Constant once opened, so loaders of several ranks may share it. */
+/* All data of a run. It does not change after it is opened, so the loaders of several ranks may
+ * share it. */
 typedef struct {
     TokenSet train, val;  /* val.n_files is 0 if there are no validation data */
     bool random;          /* there are no files: tokens are random numbers, see loader.c */
@@ -44,14 +45,14 @@ typedef struct {
  * named, or a file is missing), EXIT_DAMAGED (damaged contents), EXIT_CONFIG (a split has too few
  * tokens for one window) or EXIT_CANNOT_CREATE (the cache cannot be written). */
 bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code);
-/* Does the same for an evaluation, which needs only the validation split: the training text is not
- * tokenized. It is not even read if data.val_text is given. `train` may be empty. Text without
- * data.tokenizer is opened as by data_open. If the config has no validation data, `val` is
- * empty. */
+/* Does what data_open does for an evaluation, which needs only the validation split. The training
+ * text is not tokenized; it is not even read if data.val_text is given. `train` may stay empty.
+ * Text without data.tokenizer is opened as by data_open. If the config has no validation data,
+ * `val` is empty. */
 bool data_open_validation(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code);
-/* Checks everything that needs no reading or tokenizing of text: files match, can be opened and are
- * not empty; shards have valid headers and enough tokens; the corpus's program is installed; the
- * tokenizer's file is valid. Fails like data_open. */
+/* Checks everything that needs no reading or tokenizing of text: that files match, can be opened
+ * and are not empty; that shards have valid headers and enough tokens; that the corpus's program is
+ * installed; and that the tokenizer's file is valid. Fails like data_open. */
 bool data_check(const Config *config, char *err, size_t n, ExitCode *code);
 /* Provides random token ids below vocab_size instead of files, for benchmarks and for dry runs
  * without data. */

@@ -13,7 +13,8 @@
  * hashed. The caller frees the result. Returns NULL and sets `err` if a shard cannot be read. */
 char *data_identity(const DataSet *data, char *err, size_t n);
 
-/* Does the same for data->sets: "NAME N tokens HASH; ...". */
+/* Returns the identity of the validation sets (data->sets): "NAME N tokens HASH; ...". The hashes,
+ * the result and failures are as in data_identity. */
 char *data_identity_sets(const DataSet *data, char *err, size_t n);
 
 /* Returns the parts in which two identities differ, as "train 9 tokens ... -> train 10 tokens ...";

@@ -3,7 +3,8 @@
  * There are hold + 1 batch buffers, used as a ring: the caller may still read `hold` of them, and
  * the thread fills the next one. There is one request at a time, {samples, micro} for the buffer
  * `next`. While its state is REQUEST_WANTED, only the thread accesses that buffer and the request,
- * without holding the lock. In every other state only the caller does, holding the lock. */
+ * without holding the lock. In every other state only the caller accesses them, holding the
+ * lock. */
 #include "data/loader.h"
 
 #include "data/sampler.h"
@@ -37,7 +38,7 @@ typedef struct {
 struct Loader {
     LoaderOptions options;
     const TokenSet *set;        /* tokens of the split; NULL: random tokens */
-    const int32_t *token_bytes; /* (n_token_bytes); NULL without a tokenizer */
+    const int32_t *token_bytes; /* (n_token_bytes) bytes of text of each id; NULL: no tokenizer */
     int64_t n_token_bytes;
     Sampler sampler;
     int32_t *memory;     /* tokens, targets and positions of all batches */

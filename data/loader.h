@@ -25,7 +25,7 @@ typedef struct {
     bool shuffle; /* only for training: validation data are always read in order */
     int64_t dp_rank, dp_size;
     int64_t max_windows; /* validation ends after this many windows; 0: after all data */
-    /* micro-batches per step; the next step starts micros x dp_size x B samples later */
+    /* Micro-batches per step. The next step starts micros x dp_size x B samples later. */
     int64_t micros;
     int hold; /* how many of the latest batches stay valid; 0 means 1 */
 } LoaderOptions;
@@ -48,10 +48,9 @@ bool loader_create(Loader **out, const DataSet *data, const LoaderOptions *optio
  * before that step (see sampler_index). Returns false if the data are damaged (EXIT_DAMAGED); the
  * error message names the file and offset. */
 bool loader_next(Loader *l, int64_t samples, int64_t micro, Batch *out, char *err, size_t n);
-/* loader_windows returns the number of windows in the split: one training epoch, or all validation
- * data. loader_dropped_tokens returns how many tokens at the end do not belong to a complete
- * window. */
+/* Returns the number of windows in the split: one training epoch, or all validation data. */
 int64_t loader_windows(const Loader *l);
+/* Returns how many tokens at the end of the split do not belong to a complete window. */
 int64_t loader_dropped_tokens(const Loader *l);
 /* Returns how often each rank calls loader_next for one evaluation: ceil(windows / (B x dp_size)),
  * where windows is at most max_windows. */

@@ -1,4 +1,4 @@
-/* validation_sets.c -- see validation_sets.h. */
+/* validation_sets.c -- opens and checks the validation sets of eval.sets; see validation_sets.h. */
 #include "data/validation_sets.h"
 
 #include "data/identity.h"
@@ -102,7 +102,7 @@ bool validation_sets_open(DataSet *d, const Config *c, char *err, size_t n, Exit
     for (int i = 0; i < sets->count; i++) {
         d->n_sets++;
         if (!open_set(d, c, &sets->item[i], &d->sets[i], why, sizeof why, code))
-            /* The error about a text that is too short already begins with its key. */
+            /* The error about a text that is too short already begins with the key of its set. */
             return strncmp(why, "eval.sets.", 10) == 0
                        ? error_set(err, n, "%s", why)
                        : error_set(err, n, "eval.sets.%s: %s", sets->item[i].name, why);

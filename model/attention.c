@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-/* q and k (normalised and rotated) and v as the attention op reads them: column slices of (N, heads
- * D). */
+/* q and k (normalised and rotated) and v in the form that the attention op reads: slices of
+ * columns, each with N rows and D columns per head. */
 typedef struct {
     Tensor q, k, v;
 } Qkv;
@@ -85,11 +85,12 @@ void attention_recompute(const Pass *pass, const AttentionParams *params, Attent
                          Tensor x)
 {
     norm_forward(pass, &params->norm, a->normed, a->stats, x);
-    /* Without qk_norm, q and k were rotated in place in qkv, which was kept. */
+    /* Without qk_norm, the rotated q and k are in qkv, which was kept, so they are not
+     * recomputed. */
     if (pass->shape->qk_norm) heads_forward(pass, params, a);
 }
 
-/* In place: turns dq and dk from gradients of the normalised heads into gradients of the heads
+/* Turns dq and dk, in place, from gradients of the normalised heads into gradients of the heads
  * before the norm. */
 static void qk_norm_backward(const Pass *pass, const AttentionParams *params,
                              const AttentionActs *a, Tensor dq, Tensor dk, bool accumulate)
@@ -155,9 +156,10 @@ void attention_forward(const Pass *pass, const AttentionParams *params, Attentio
 }
 
 /* Makes the attention op, instead of the linear layers, compute the gradients of the biases of q, k
- * and v, if this is faster on the device and if dq, dk and dv are the gradients of the linear
- * layers' outputs, so if there is no RoPE or QK-norm in between. The biases have the layout of the
- * outputs: q | k | v or, with two linear layers, q and k | v. */
+ * and v, if this is faster on the device. It is possible only without RoPE and QK-norm: then dq, dk
+ * and dv are themselves the gradients of the linear layers' outputs, and their column sums are
+ * those of the biases. The biases are stored in the order of the outputs: q | k | v in one linear
+ * layer or, with two layers, q and k | v. */
 static void attention_takes_biases(const Pass *pass, Linear *qkv, int n, AttentionTensors *t)
 {
     const GptShape *s = pass->shape;

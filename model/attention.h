@@ -3,10 +3,10 @@
  *
  * The number of kv heads makes it MHA, GQA or MQA. The residual add that follows is fused with the
  * projection or, with several tensor-parallel ranks, with the norm of the MLP half (block.c). In
- * all comments N is the number of rows (tokens) of the pass, C
- * the hidden size, H the query heads, G the kv heads and D the head size of this rank (shape.h). S
- * is the number of rows of the residual stream on this rank: N, or N / tp under sequence
- * parallelism. */
+ * all comments N is the number of rows (tokens) of the pass, C the hidden size, H the query heads,
+ * G the kv heads and D the head size of this rank (shape.h). S is the number of rows of the
+ * residual stream on this rank: N, or under sequence parallelism N divided by the number of
+ * ranks. */
 #ifndef MODEL_ATTENTION_H
 #define MODEL_ATTENTION_H
 
@@ -16,8 +16,9 @@
 
 typedef struct {
     NormParams norm;
-    /* One product for q | k | v. If tensor-parallel ranks share kv heads, two products: q, and k
-     * | v, because their gradients are then summed differently. */
+    /* Usually one product computes q | k | v. If tensor-parallel ranks share kv heads, there are
+     * two products, q and k | v, because only the gradients of k and v are then summed over the
+     * ranks that share a head. */
     LinearParams qkv[2];
     int n_qkv;
     LinearParams out;
@@ -25,30 +26,33 @@ typedef struct {
 } AttentionParams;
 
 /* Results of forward that backward reads. Each field is either saved in the micro-batch's slot or
- * placed in scratch that all blocks share, depending on the recompute policy. attention_recompute
- * recomputes the fields marked [r]. */
+ * placed in scratch that all blocks share, depending on the recompute policy. Fields marked
+ * "recomputable [r]" can be computed again by attention_recompute. */
 typedef struct {
-    Tensor normed; /* (S, C): output of the norm [r] */
-    Tensor stats;  /* (S, 2): statistics of the norm, in the compute dtype [r] */
-    /* (N, C): the input of the tensor-parallel region. Without sequence parallelism, the same as
-     * normed; with it, the gathered rows of all ranks, in the memory of `out`; backward gathers
-     * them again. */
+    Tensor normed; /* (S, C): output of the norm; recomputable [r] */
+    Tensor stats;  /* (S, 2): statistics of the norm, in the compute dtype; recomputable [r] */
+    /* (N, C): the input of the tensor-parallel region. Without sequence parallelism it is normed
+     * itself. With it, it is the rows gathered from all ranks, in the memory of `out`; `out`
+     * overwrites them, so backward gathers them again. */
     Tensor in;
     /* (N, (H+2G) D): q | k | v. Without qk_norm, q and k are rotated here in place. */
     Tensor qkv;
-    /* (N, (H+G) D): normalised and rotated q | k. Without qk_norm, the same memory as those
-     * columns of qkv; with it [r]. */
+    /* (N, (H+G) D): normalised and rotated q | k. Without qk_norm, these are the columns of qkv
+     * itself; with qk_norm, a tensor of its own that is recomputable [r]. */
     Tensor qk;
-    Tensor q_stats, k_stats; /* (N*H, 2) and (N*G, 2) in the compute dtype; with qk_norm [r] */
-    Tensor o;                /* (N, H D): output of attention */
-    Tensor lse;              /* (B, H, T): log-sum-exp of the scores, in the compute dtype */
+    /* (N*H, 2) and (N*G, 2): statistics of the norms of q and k, in the compute dtype; only with
+     * qk_norm; recomputable [r]. */
+    Tensor q_stats, k_stats;
+    Tensor o;   /* (N, H D): output of attention */
+    Tensor lse; /* (B, H, T): log-sum-exp of the scores, in the compute dtype */
     /* (N, C): output of the projection without bias; only with several tensor-parallel ranks. At
-     * the end, this rank's rows hold their sum. The residual add reads it at once. */
+     * the end of forward, this rank's rows hold the sum over the ranks. The residual add reads it
+     * at once. */
     Tensor out;
 } AttentionActs;
 
-/* Places the fields: those marked [r] in `remade`, the other fields that backward needs in `saved`,
- * and the rest in `shared`. */
+/* Places the fields: recomputable ones ([r]) in `remade`, the other fields that backward needs in
+ * `saved`, and the rest in `shared`. */
 void attention_layout(AttentionActs *acts, const GptShape *shape, int64_t B, int64_t T,
                       Arena *saved, Arena *remade, Arena *shared);
 
@@ -56,8 +60,8 @@ void attention_layout(AttentionActs *acts, const GptShape *shape, int64_t B, int
 typedef struct {
     Tensor dout; /* (N, H D): gradient of o */
     Tensor dqkv; /* (N, (H+2G) D): gradient of qkv */
-    /* (N, C): gradient of `in`. Before that, under sequence parallelism, the gathered gradient
-     * of the residual stream. */
+    /* (N, C): gradient of `in`. Under sequence parallelism, the same memory first holds the
+     * gathered gradient of the residual stream. */
     Tensor dnormed;
 } AttentionGrads;
 
@@ -66,18 +70,18 @@ typedef struct {
 AttentionGrads attention_backward_layout(const GptShape *shape, int64_t N, Arena *scratch);
 
 /* Computes this half from x (S, C). With one tensor-parallel rank sets y (S, C) = x +
- * projection(attention(norm(x))). With several, acts->out = that projection without bias, this
- * rank's rows; the caller adds it to x, and y is not used. If `cache` is not NULL, appends keys and
- * values to it and attends to everything in it. */
+ * projection(attention(norm(x))). With several ranks, y is not used: this rank's rows of acts->out
+ * become the projection without bias, summed over the ranks, and the caller adds them to x. If
+ * `cache` is not NULL, appends keys and values to it and attends to everything in it. */
 void attention_forward(const Pass *pass, const AttentionParams *params, AttentionActs *acts,
                        Tensor x, Tensor y, KvCache *cache);
-/* Recomputes the fields marked [r] from x (S, C) and qkv. It runs the same ops on the same operands
- * as forward, so the bits are the same. */
+/* Computes the fields marked "recomputable [r]" again from x (S, C) and qkv. It runs the same ops
+ * on the same operands as forward, so the bits are the same. */
 void attention_recompute(const Pass *pass, const AttentionParams *params, AttentionActs *acts,
                          Tensor x);
-/* Backward pass. On entry, grad is the gradient of the residual stream after this half; on return,
- * the gradient through this half is added to it. Weight gradients are added (+=) if `accumulate`,
- * else written (=). x as in forward. */
+/* Runs the backward pass. On entry, grad is the gradient of the residual stream after this half; on
+ * return, the gradient through this half is added to it. Weight gradients are added (+=) if
+ * `accumulate`, else written (=). x is that of forward. */
 void attention_backward(const Pass *pass, const AttentionParams *params, const AttentionActs *acts,
                         Tensor x, ResidualGrad *grad, bool accumulate);
 #endif

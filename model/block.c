@@ -73,7 +73,7 @@ static void add_matrices(const Adding *a, Block *block)
     int kv_pack = shared ? PACK_KV : PACK_QKV;
     TpGrad cut = TP_GRAD_CUT, kv_grad = shared ? TP_GRAD_SUBGROUP : cut;
     /* Rows of a pack must be adjacent, so they must have the same tp_grad and the same optimizer
-     * group. If k and v differ from q in these, two products are used. */
+     * group. If the tp_grad of k and v differs from that of q, two products are used. */
     LinearParams *qkv = block->attention.qkv;
     block->attention.n_qkv = shared ? 2 : 1;
     qkv[0] = (LinearParams){.bias = -1, .rows = shared ? 1 : 3};

@@ -2,7 +2,7 @@
  * two users: this layer and the head.
  *
  * Each tensor-parallel rank has some rows of the token table. It looks up the tokens that it has
- * and writes zero rows for the others; the sum over the ranks is the full result. */
+ * and writes zero rows for the other tokens; the sum over the ranks is the full result. */
 #include "model/embedding.h"
 
 #include "model/param/extents.h"

@@ -7,7 +7,7 @@
 
 typedef struct {
     int token_unit, token;       /* unit and parameter index of the token table */
-    int position_unit, position; /* of the position table; -1 with rotary positions */
+    int position_unit, position; /* those of the position table; -1 with rotary positions */
 } Embedding;
 
 /* Describes a table with one row per token of the vocabulary: the token table or the table of an
@@ -18,8 +18,8 @@ int64_t vocab_first_row(const ParamStore *store, int row);
 /* Adds each table as a separate unit, from number `unit` on; returns the next free unit number. */
 int embedding_add_params(Embedding *embedding, ParamTable *table, const GptShape *shape, int unit);
 
-/* For the memory plan: takes from `scratch` the (N, C) tensor that both passes need under sequence
- * parallelism, and rewinds it. */
+/* For the memory plan: takes from `scratch` the (N, C) tensor that forward and backward need under
+ * sequence parallelism, and gives it back. */
 void embedding_layout(const GptShape *shape, int64_t N, Arena *scratch);
 /* Computes x (S, C) = rows of the token table (+ rows of the position table); S is the number of
  * this rank's rows of the residual stream. The caller has acquired the tables' weights. */

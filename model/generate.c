@@ -1,8 +1,8 @@
 /* generate.c -- implements generate.h: decoding with a cache of keys and values, and sampling.
  *
  * The decoder runs the same layers as training, except that attention reads all keys and values in
- * the cache. Each pass places its activations again in the same memory, so it may have any number
- * of rows up to the capacity. */
+ * the cache. All passes use the same memory for activations, which each pass lays out for its own
+ * number of rows, up to the capacity. */
 #include "model/generate.h"
 
 #include "model/core/check.h"
@@ -16,7 +16,7 @@ struct Decoder {
     Pass pass;
     /* L entries; only those of the blocks on this stage have memory. */
     KvCache *cache;
-    Tensor *x;       /* L + 1 streams that alternate between two tensors */
+    Tensor *x;       /* L + 1 residual streams that alternate between two tensors */
     BlockActs *acts; /* L entries that all use the same memory */
     HeadActs head;
     /* The layers' shape, but each rank has all rows of the residual stream. */
@@ -242,8 +242,8 @@ static int by_logit(const void *a, const void *b, void *context)
 int32_t sample_token(const Sampling *sampling, Tensor logits, uint64_t index, int32_t *order)
 {
     int64_t V = logits.dim[0], n = V, last = 0;
-    /* Sort with ties broken by token id, so that the sample depends only on the logits and the
-     * seed. */
+    /* Sort with ties broken by token id, so that the sample depends only on logits, seed and
+     * index. */
     for (int64_t i = 0; i < V; i++)
         order[i] = (int32_t)i;
     qsort_r(order, (size_t)V, sizeof *order, by_logit, &logits);

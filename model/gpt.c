@@ -102,8 +102,8 @@ static Tensor stream_tensor(const GptShape *s, int64_t N, Arena *arena)
 }
 
 /* Places one slot of a chunk's activations. If the head follows the last block, the slot also holds
- * the stream after it. Otherwise another stage reads that stream, and it is written directly to the
- * pipeline's buffer. */
+ * the stream after that block. Otherwise another stage reads that stream, so it is written directly
+ * to the pipeline's buffer. */
 static void layout_slot(const GptShape *s, int64_t B, int64_t T, GptMode mode, const Chunk *c,
                         int slot, Arena *saved, Arena *scratch)
 {
@@ -123,10 +123,9 @@ static void layout_slot(const GptShape *s, int64_t B, int64_t T, GptMode mode, c
 }
 
 /* Places all activations and scratch. Scratch begins with the gradient of the residual stream,
- * which all layers use. The memory after it is used by either the blocks or the head, which never
- * run at the same time: it holds the block fields that are not kept, or all fields of the head. On
- * return, `scratch` is just after a block's fields, where the block's backward takes its
- * gradients. */
+ * which all layers use. The memory after it holds the block fields that are not kept, or all fields
+ * of the head: blocks and head never run at the same time. On return, `scratch` is just after a
+ * block's fields, where the block's backward takes its gradients. */
 static void layout_fill(Layout *l, const GptShape *s, int64_t B, int64_t T, GptMode mode,
                         Arena *saved, Arena *scratch)
 {
@@ -206,8 +205,8 @@ Gpt *gpt_create(Device *dev, const GptLayers *layers, ParamStore *store, const R
         .dev = dev, .store = store, .tp = tp, .shape = s, .scratch = &g->scratch, .B = B, .T = T};
     g->work = (LayerWork){
         .pass = &g->pass, .layers = layers, .head = &g->layout.head, .grad = &g->layout.grad};
-    /* Uses separate memory: the table is filled once and then only read, while slots and scratch
-     * are written by each micro-batch. */
+    /* The table of rotary angles has memory of its own: it is filled once and then only read, while
+     * slots and scratch are written by each micro-batch. */
     if (s->position == POSITION_ROPE) {
         g->rope_memory = device_alloc(dev, g->bytes.angles, "rotary angles");
         g->angles = device_arena(dev, g->rope_memory, g->bytes.angles);

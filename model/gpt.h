@@ -17,22 +17,23 @@ double gpt_layer_flops(const GptShape *shape, int64_t T, int row);
 
 typedef enum { GPT_TRAIN, GPT_EVALUATE } GptMode;
 
-/* Returns the bytes of all slots (activations kept for backward), of scratch and of the table of
- * rotary angles, for the memory plan. `layers` and `slots` as in gpt_create. */
+/* Bytes of all slots (activations kept for backward), of scratch and of the table of rotary
+ * angles. */
 typedef struct {
     size_t activations, scratch, angles;
 } GptBytes;
+/* Returns the bytes that gpt_create needs, for the memory plan. `layers` and `slots` as there. */
 GptBytes gpt_bytes(const GptLayers *layers, const int *slots, int64_t B, int64_t T, GptMode mode);
 
 /* One micro-batch on the device; tokens, targets and positions are (N) i32. */
 typedef struct {
     Tensor tokens, targets, positions;
     /* (B, 2) f64: the loss in nats and the number of targets of each sequence are added (+=) here;
-     * absent: all are added to the stats of gpt_connect. */
+     * absent: the sums over all sequences are added to the stats of gpt_connect. */
     Tensor sequence_stats;
 } GptBatch;
-/* Called at each action; returns the batch at index action->batch. On a forward or evaluation of a
- * stage's first chunk, it first loads a new micro-batch there. */
+/* Returns the batch at index action->batch; called at each action. For a forward or an evaluation
+ * of a stage's first chunk, it first loads a new micro-batch at that index. */
 typedef GptBatch (*GptFeed)(void *context, const Action *action);
 
 typedef struct Gpt Gpt;
@@ -51,15 +52,15 @@ void gpt_connect(Gpt *gpt, GptFeed feed, void *feed_context, StepStats *stats, d
 void gpt_set_stats(Gpt *gpt, StepStats *stats);
 /* Returns the interface through which the pipeline runs this part of the model. */
 Stage gpt_stage(Gpt *gpt);
-/* Writes the uses of parameter units that these actions will make to `uses`, in order, unless
- * `uses` is NULL; exchanges make none. Returns their number. */
+/* Lists the uses of parameter units in these actions, in order, and writes the list to `uses`
+ * unless that is NULL. Returns their number. Exchanges use no units. */
 int64_t gpt_uses(const GptLayers *layers, const Action *actions, int64_t n, Use *uses);
 
 /* For tests: the model's memory as byte tensors on the device, and the buffers that one chunk of
  * layers uses for one micro-batch. */
 typedef struct {
-    LayerWork work;              /* the input of the chunk's layers, without the batch */
-    Tensor slots, slot, scratch; /* all slots; the requested slot */
+    LayerWork work;              /* the data of the chunk's layers, without the batch */
+    Tensor slots, slot, scratch; /* all slots; the requested slot; all of scratch */
     GptBytes used;               /* how much of gpt_bytes has been used so far */
 } GptInside;
 GptInside gpt_inside(const Gpt *gpt, int chunk, int slot);
@@ -68,8 +69,7 @@ GptInside gpt_inside(const Gpt *gpt, int chunk, int slot);
  * with learned positions. */
 Tensor rope_table_layout(const GptShape *shape, Arena *arena);
 /* Fills the table (P, D) in the compute dtype with cosines | sines: position p and pair i have the
- * angle p f, where the pair's frequency f is theta^(-2i/D), slowed down as shape->rope_scaling
- * says. */
+ * angle p f, where the pair's frequency f is theta^(-2i/D), changed as shape->rope_scaling says. */
 void rope_table_fill(Device *dev, Tensor table, const GptShape *shape);
 
 #endif

@@ -21,8 +21,9 @@ typedef struct {
     Tensor in;
     Tensor dnormed; /* (N, C): gradient of `in` */
     Tensor logits;  /* (chunk, Vp), where Vp is the padded vocabulary */
-    /* (chunk) and (chunk, 2) in the compute dtype, for the vocabulary-parallel loss; absent if
-     * the rank has all columns. */
+    /* For the vocabulary-parallel loss, in the compute dtype: `most` (chunk) is the largest logit
+     * of each row, `terms` (chunk, 2) its sum of exponentials and its target's logit. Absent if the
+     * rank has all columns. */
     Tensor most, terms;
     Tensor losses; /* (N): loss of each row, in the compute dtype */
     int64_t chunk; /* number of rows in a chunk */
@@ -33,14 +34,14 @@ typedef struct {
 int head_add_params(Head *head, ParamTable *table, const GptShape *shape, int unit, int token_unit,
                     int token);
 
-/* Places the head's tensors for N rows in `shared`, with gradients if `backward`. */
+/* Places the head's tensors for N rows in `shared`, those of gradients only if `backward`. */
 void head_layout(HeadActs *acts, const GptShape *shape, int64_t N, bool backward, Arena *shared);
 
-/* Adds {loss in nats, number of targets} of all N rows to stats (2) f64, or of each sequence to its
- * row of stats (B, 2) f64, with the same result on all ranks. x (S, C) is this rank's rows of the
- * residual stream. If grad is not NULL, also writes grad->d = dx and computes the weights'
- * gradients, all multiplied by scale (1) f64; accumulate[0] (norm) and accumulate[1] (table) select
- * += or =. The caller has acquired the units. */
+/* Computes the loss of all N rows. Adds {loss in nats, number of targets} of all rows to stats (2)
+ * f64, or those of each sequence to its row of stats (B, 2) f64. The result is the same on all
+ * ranks. x (S, C) is this rank's rows of the residual stream. If grad is not NULL, also writes
+ * grad->d = dx and computes the weights' gradients, all multiplied by scale (1) f64; accumulate[0]
+ * (norm) and accumulate[1] (table) select += or =. The caller has acquired the units. */
 void head_loss(const Pass *pass, const Head *head, HeadActs *acts, Tensor x, Tensor stats,
                Tensor scale, ResidualGrad *grad, const bool *accumulate);
 /* Computes logits (n, Vp), all columns, of the rows x (n, C); n is at most the N of head_layout.

@@ -73,8 +73,8 @@ static int add_embedding(GptLayers *m, ParamTable *table, int unit)
 {
     Embedding *e = &m->embedding;
     int next = embedding_add_params(e, table, &m->whole, unit);
-    /* Computing a table's gradient does not read its weights, so backward does not acquire them. At
-     * ZeRO stage 3 that would cost another gather. */
+    /* Computing a table's gradient does not read its weights, so backward does not acquire them.
+     * Acquiring them would cost another gather at ZeRO stage 3. */
     m->row[m->n_rows++] = (Layer){.unit = {e->token_unit, e->position_unit},
                                   .n_units = e->position >= 0 ? 2 : 1,
                                   .block = -1,
@@ -116,8 +116,8 @@ static int add_head(GptLayers *m, ParamTable *table, int unit)
     return next;
 }
 
-/* Records that a unit is stored on this stage. A unit is stored where its layers run: a tied token
- * table on the first stage and also on the last, where the head uses it. */
+/* Records that a unit is stored on stage `stage`. A unit is stored where its layers run: a tied
+ * token table on the first stage and also on the last, where the head uses it. */
 static void add_home(Unit *unit, int stage)
 {
     Home *home = &unit->home;

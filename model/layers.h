@@ -23,7 +23,7 @@ typedef struct {
     HeadActs *head;
     ResidualGrad *grad; /* gradient of the residual stream; NULL without backward */
     Tensor stats;       /* as in head_loss: loss and number of targets are added */
-    Tensor scale;       /* (1) f64: factor of the loss, for backward */
+    Tensor scale;       /* (1) f64: multiplies the loss before backward */
     Tensor logits;      /* (n, Vp): output of layers_logits for the last n rows */
 } LayerWork;
 
@@ -46,10 +46,11 @@ typedef struct {
 
 struct GptLayers {
     GptShape whole; /* of the whole model: for FLOPs, names, logical dimensions */
-    /* The shape of this rank's part, used for tensors and layouts; with one tensor-parallel rank
-     * the same as `whole`. */
+    /* The shape of this rank's part of the model, used for tensors and layouts. With one
+     * tensor-parallel rank it equals `whole`. */
     GptShape shape;
-    /* This stage's chunks; chunk c of stage s is run c * stages + s of the model. */
+    /* This stage's chunks. The model is divided into runs of adjacent layers; chunk c of stage s is
+     * run number c * stages + s. */
     LayerRange *chunk;
     int n_chunks;
     Embedding embedding;
@@ -72,20 +73,21 @@ typedef struct {
 #define LAYERS_WHOLE ((LayersPart){.size = GRID_OF_ONE, .chunks = 1})
 
 /* Builds one rank's part of the model `whole`: fills `layers` and the empty `table`, and lays the
- * table out. Contains the rows of all layers, the home stages of all units, and the chunks of this
- * stage. Free with gpt_layers_free and param_table_free. */
+ * table out. They describe all layers, the home stages of all units, and the chunks of this stage.
+ * Free with gpt_layers_free and param_table_free. */
 void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
                       const LayersPart *part);
 void gpt_layers_free(GptLayers *layers);
 
 /* Returns the blocks of a chunk as indices [first, end). If it has no block, both are the index of
- * the block that would come next. layers_begin and layers_end return whether the chunk has the
- * embedding and the head. */
+ * the block that would come next. */
 LayerRange layers_blocks(const GptLayers *layers, int chunk);
+/* Returns whether the chunk has the embedding. */
 static inline bool layers_begin(const GptLayers *layers, int chunk)
 {
     return layers->chunk[chunk].first == 0;
 }
+/* Returns whether the chunk has the head. */
 static inline bool layers_end(const GptLayers *layers, int chunk)
 {
     return layers->chunk[chunk].end == layers->n_rows;
@@ -94,11 +96,11 @@ static inline bool layers_end(const GptLayers *layers, int chunk)
 /* Runs all layers of a chunk that take part in an action of this kind: first to last, or last to
  * first for backward. Acquires and releases their units. */
 void layers_run(const LayerWork *work, ActionKind kind, int chunk);
-/* Writes the uses of units that layers_run makes to `uses`, in order, unless `uses` is NULL.
- * Returns their number. */
+/* Lists the uses of units by layers_run, in order, and writes the list to `uses` unless that is
+ * NULL. Returns their number. */
 int64_t layers_uses(const GptLayers *layers, ActionKind kind, int chunk, Use *uses);
-/* Runs the layers of a chunk forward. If it has the head, writes logits (n, Vp) of the last n rows
- * of the stream. */
+/* Runs the layers of a chunk forward. If the chunk has the head, writes logits (n, Vp) of the last
+ * n rows of the stream. */
 void layers_logits(const LayerWork *work, int chunk, Tensor logits);
 
 #endif

@@ -32,7 +32,8 @@ void linear_backward_rows(const Pass *pass, const Linear *linear, Tensor dx, Ten
                               linear->accumulate);
 }
 
-/* Returns the columns of y that belong to the i-th of several linears side by side. */
+/* Returns the columns of y that belong to the i-th of several linear layers, whose outputs are side
+ * by side in y. */
 static Tensor columns_of(const Linear *linear, int i, Tensor y)
 {
     int64_t first = 0;

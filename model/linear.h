@@ -33,18 +33,18 @@ void linear_forward_columns(const Pass *pass, const Linear *linear, int n, Tenso
  * input is on this rank. */
 void linear_residual_forward(Device *dev, const Linear *linear, Tensor y, Tensor x,
                              Tensor residual);
-/* Backward pass of a linear layer that ends a tensor-parallel region (its input is split over the
- * ranks). Computes dx (N, I) = dy weight, through the epilogue's derivative at pre, and dweight and
- * dbias (= or +=) from dy (N, O) and x (N, I). If `columns` (O, compute dtype) is present, dbias
- * uses it as the column sums of dy and does not read dy. It must be present under sequence
- * parallelism (residual_columns). */
+/* Runs the backward pass of a linear layer that ends a tensor-parallel region, so its input is
+ * split over the ranks. Computes dx (N, I) = dy weight, through the epilogue's derivative at pre,
+ * and dweight and dbias (= or +=) from dy (N, O) and x (N, I). If `columns` (O, compute dtype) is
+ * present, dbias uses it as the column sums of dy and does not read dy. It must be present under
+ * sequence parallelism (residual_columns). */
 void linear_backward_rows(const Pass *pass, const Linear *linear, Tensor dx, Tensor dy, Tensor x,
                           Tensor columns, Epilogue epilogue, Tensor pre);
-/* Backward pass of the n linear layers that begin a tensor-parallel region (their outputs are split
- * over the ranks) and share the input x (N, I); dy (N, sum of O) has their gradients side by side.
- * Computes dx (N, I) = the sum of dy weight over the layers, and dstream = the sum of dx over the
- * ranks, which runs while dweight and dbias (= or +=) are computed. dstream may be read after this
- * call. */
+/* Runs the backward pass of the n linear layers that begin a tensor-parallel region, so their
+ * outputs are split over the ranks. They share the input x (N, I); dy (N, sum of O) has their
+ * gradients side by side. Computes dx (N, I) = the sum of dy weight over the layers, and dstream =
+ * the sum of dx over the ranks. The sum runs while dweight and dbias (= or +=) are computed.
+ * dstream may be read after this call. */
 void linear_backward_columns(const Pass *pass, const Linear *linear, int n, Tensor dstream,
                              Tensor dx, Tensor dy, Tensor x);
 

@@ -14,17 +14,17 @@
  * parallelism the ranks' sums are added up later (TP_GRAD_PARTIAL_IF_SP). */
 typedef struct {
     Tensor d;
-    Tensor columns; /* absent if the model has no such biases */
+    Tensor columns; /* absent if no bias is added to the stream */
     bool summed;    /* columns are up to date with d */
 } ResidualGrad;
 
 /* Places the gradient of this rank's part of N rows; column sums are not valid yet. */
 ResidualGrad residual_layout(const GptShape *shape, int64_t N, Arena *arena);
-/* Returns the column sums of d for a linear layer that adds to the stream if it is `biased`, else
- * NO_TENSOR. If they are not valid (for example after d was received from another stage), they are
- * computed here under sequence parallelism, because the linear layer receives the gathered rows of
- * all ranks, and sums over these would count each row once per rank. Otherwise returns NO_TENSOR,
- * and the linear layer sums d itself. */
+/* Returns the column sums of d, for the bias of a linear layer that adds to the stream; NO_TENSOR
+ * if the layer is not `biased`. The sums may be out of date, for example after d was received from
+ * another stage. Then, under sequence parallelism, they are computed here: the linear layer itself
+ * has the gathered rows of all ranks, and sums over these would count each row once per rank.
+ * Otherwise NO_TENSOR is returned, and the linear layer sums d itself. */
 Tensor residual_columns(const Pass *pass, ResidualGrad *grad, bool biased);
 /* Runs the norm's backward: d = dx, or d += dx with `add`, and computes d's column sums. The norm's
  * own gradients are added (+=) if `accumulate`, else written (=). dy, x (rows of the stream, C) and

@@ -16,8 +16,8 @@ typedef struct {
 GradNorm grad_norm_create(ParamStore *store);
 void grad_norm_free(GradNorm *norm);
 /* Adds the sum of squares of this rank's gradients to stats->sq_norm on the device, one shard after
- * the other in unit order. Gaps and padding are zero and add nothing. With several ranks, their
- * sums are added afterwards. */
+ * the other in unit order. Gaps and padding are zero and add nothing. With several ranks, the
+ * caller adds the sums of the ranks afterwards. */
 void grad_norm_add(const GradNorm *norm, Device *dev, StepStats *stats);
 
 #endif

@@ -35,7 +35,8 @@ static double warmup_share(const Config *config, double it, double n)
     return log(it + 1.0) / log(n);
 }
 
-/* WarmupLR; with `decay` WarmupDecayLR, which then decays linearly to zero at total_num_steps. */
+/* Returns the rate of WarmupLR at iteration `it`. With `decay`, returns that of WarmupDecayLR,
+ * which after the warmup falls linearly to warmup_min_lr at total_num_steps. */
 static double warmup_lr(const Config *config, double it, bool decay)
 {
     double lowest = config->scheduler.params.warmup_min_lr;
@@ -54,7 +55,8 @@ static double warmup_lr(const Config *config, double it, bool decay)
     return lowest + (highest - lowest) * share;
 }
 
-/* WarmupCosineLR: half a cosine without restarts (Loshchilov, Hutter, arXiv:1608.03983). */
+/* Returns the rate of WarmupCosineLR at iteration `it`: a warmup, then half a period of a cosine
+ * without restarts (Loshchilov, Hutter, arXiv:1608.03983). */
 static double warmup_cosine_lr(const Config *config, double it)
 {
     double lr = config->optimizer.params.lr;
@@ -69,8 +71,8 @@ static double warmup_cosine_lr(const Config *config, double it)
     return lr * max_d(0.0, ratio);
 }
 
-/* LRRangeTest (Smith, arXiv:1506.01186). It counts updates from 0, without the delay of one update
- * that the warmups have. */
+/* Returns the rate of LRRangeTest (Smith, arXiv:1506.01186). It counts updates from 0, without the
+ * delay of one update that the warmups have. */
 static double range_test_lr(const Config *config, double update)
 {
     double interval = update / (double)config->scheduler.params.lr_range_test_step_size;
@@ -98,8 +100,8 @@ static double cycle_height(const Config *config, int64_t k, int64_t first, int64
     return part / length;
 }
 
-/* OneCycle (Smith, arXiv:1803.09820): one cycle up and down, then a decay below the minimum by the
- * factor 1 / (1 + rate * intervals). */
+/* Returns the rate of OneCycle (Smith, arXiv:1803.09820): one cycle up and down, then a decay below
+ * the minimum by the factor 1 / (1 + rate * intervals). */
 static double one_cycle_lr(const Config *config, int64_t update)
 {
     int64_t first = config->scheduler.params.cycle_first_step_size;
@@ -116,10 +118,11 @@ static double one_cycle_lr(const Config *config, int64_t update)
     return lowest / (1.0 + config->scheduler.params.decay_lr_rate * intervals);
 }
 
-/* Warmup, stable, decay (Hu et al., arXiv:2404.06395; 1 - sqrt: Haegele et al., arXiv:2405.18392).
- * The first update already uses lr / warmup_num_steps. The decay takes the last decay_num_steps of
- * total_num_steps (of train_steps if that is 0). It reaches min_lr_ratio only at the update after
- * the last one, so that the last update is not wasted on a rate of (almost) zero. */
+/* Returns the rate of WSD: warmup, stable, decay (Hu et al., arXiv:2404.06395; the decay 1 - sqrt:
+ * Haegele et al., arXiv:2405.18392). The first update already uses lr / warmup_num_steps. The decay
+ * takes the last decay_num_steps of total_num_steps (of train_steps if that is 0). It reaches
+ * min_lr_ratio only at the update after the last one, so that the last update is not wasted on a
+ * rate of (almost) zero. */
 static double wsd_lr(const Config *config, double update)
 {
     double lr = config->optimizer.params.lr, ratio = config->scheduler.params.min_lr_ratio;

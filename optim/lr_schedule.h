@@ -1,7 +1,7 @@
 /* lr_schedule.h -- the learning rate of every update: DeepSpeed's five schedulers, Constant and WSD
  * (warmup, stable, decay).
  *
- * These are pure functions of the config and the number of updates applied so far. So a resumed
+ * The rates are pure functions of the config and the number of updates applied so far. So a resumed
  * run, or a run that skipped steps, uses the right rate for its next update. */
 #ifndef OPTIM_LR_SCHEDULE_H
 #define OPTIM_LR_SCHEDULE_H

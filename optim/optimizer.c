@@ -20,7 +20,8 @@ static bool keeps_masters(const Config *config, DType storage)
     return storage != dtype_compute(storage) && !rounds_stochastically(config, storage);
 }
 
-/* Returns whether the optimizer's averages of weights of this type are kept in bf16. */
+/* Returns whether the averages of gradients and of their squares are kept in bf16 for weights of
+ * this type. */
 static bool keeps_bf16_moments(const Config *config, DType storage)
 {
     return storage == BF16 && config->bf16.bf16_optimizer_states &&
@@ -70,15 +71,15 @@ static double slot_bytes(const Config *config, DType storage, const Shard *shard
     return bytes;
 }
 
-/* Returns the unit that is updated as number i. */
+/* Returns the i-th unit in the order of updates. */
 static int unit_in_turn(const ParamStore *store, int i)
 {
     return store->order ? store->order[i] : i;
 }
 
-/* Decides where each shard's slots are. Shards are considered in the order of updates, in which
- * steps use the units. Each one that still has room stays on the device, so the forward pass of the
- * first units hides the updates of the others. */
+/* Decides where each shard's slots are. Shards are tried in the order of updates, which is that in
+ * which steps use the units. Slots that still fit stay on the device. So the first units are
+ * updated there, and their forward pass hides the updates of the later units. */
 static void choose_places(Optimizer *optimizer, const Config *config, const ParamStore *store)
 {
     const OffloadConfig *offload = &config->zero_optimization.offload_optimizer;

@@ -1,5 +1,5 @@
-/* optimizer_rules.h -- the optimizers as a table with one row each: the state it keeps per
- * parameter, its constants, and the op that updates ranges of weights.
+/* optimizer_rules.h -- the optimizers as a table with one row each: the state that the optimizer
+ * keeps per parameter, its constants, and the op that updates weights.
  *
  * The rest of the program uses only the row: memory plans, checkpoints and benchmarks read it. The
  * arithmetic itself is in model/kernels/update_rule.h. */
@@ -25,7 +25,7 @@ typedef union {
 typedef struct {
     const UpdateRange *range; /* n ranges; a range's group is its ParamGroup */
     int n;
-    const OptimizerConstants *constants; /* of each ParamGroup */
+    const OptimizerConstants *constants; /* one entry for each ParamGroup */
     const StepDecision *decision;        /* in device memory */
 } OptimizerUpdate;
 

@@ -29,7 +29,8 @@ typedef struct {
      * from TOKEN_FILE_HASH_START, so the last one covers the whole split. NULL: the split has no
      * shards, or meta.json was written before checksums were introduced. */
     uint64_t *checksum[SPLITS];
-    /* Hash of the text of each split; 0: meta.json was written before these were introduced. */
+    /* Hash of the text of each split; 0: meta.json was written before these hashes were
+     * introduced. */
     uint64_t text[SPLITS];
     bool at_most; /* the tokenizer was trained on the text, with vocab_size as an upper limit */
 } Meta;
@@ -37,17 +38,17 @@ typedef struct {
 /* Reads the shards in `folder` and fills in their checksums. Returns false and sets `err` if a
  * shard cannot be read. */
 bool meta_checksum(Meta *m, const char *folder, char *err, size_t n);
-/* Write and read the file at `path`. Both return false and set `err` on failure: meta_write if the
- * file cannot be written; meta_read if it cannot be read, has another version, or does not have the
- * contents that meta_write produces. */
+/* Writes the file at `path`. Returns false and sets `err` if it cannot be written. */
 bool meta_write(const Meta *m, const FsOps *fs, const char *path, char *err, size_t n);
+/* Reads the file at `path`. Returns false and sets `err` if it cannot be read, has another version,
+ * or does not have the contents that meta_write produces. */
 bool meta_read(Meta *m, const char *path, char *err, size_t n);
 /* Does the same as meta_read with text in memory, without an error message. */
 bool meta_parse(Meta *m, const char *text, size_t size);
 void meta_free(Meta *m);
 
 /* Returns whether the shard at `path` has the checksum that is stored for it in the meta.json next
- * to it. If not, sets `err`. *known is set to whether meta.json has a checksum at all. */
+ * to it. If not, sets `err`. *known is set to whether meta.json has a checksum for the shard. */
 bool meta_verify(const char *path, bool *known, char *err, size_t n);
 
 #endif

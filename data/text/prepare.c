@@ -156,16 +156,16 @@ static bool read_folder(uint64_t hash, Preparation *p, char *err, size_t n, Exit
 
 /* The tokens that are searched for, and the folder that was found. */
 typedef struct {
-    uint64_t text[SPLITS]; /* 0: any text */
+    uint64_t text[SPLITS]; /* hash of each split's text; 0: any text */
     uint64_t tokenizer;    /* its hash; 0: it is to be trained */
     int64_t vocab_size;    /* exact size of the tokenizer that is to be trained */
     char *folder;          /* NULL: not found */
     uint64_t key;
 } Search;
 
-/* Checks whether the folder has the tokens. A tokenizer that was trained with vocab_size as a limit
- * is the same as one trained to exactly the size that it reached, because merges are made one by
- * one. */
+/* Checks whether the folder has the wanted tokens. If so, records the folder and ends the walk. A
+ * tokenizer that was trained with vocab_size as a limit is the same as one trained to exactly the
+ * size that it reached, because merges are made one by one. */
 static bool compare_folder(const char *folder, PreparedState state, const Meta *m, void *context)
 {
     Search *s = context;
@@ -180,9 +180,9 @@ static bool compare_folder(const char *folder, PreparedState state, const Meta *
     return false;
 }
 
-/* Searches for a folder that another request made and that has the wanted tokens, such as those of
- * training, if an evaluation uses the run's own tokenizer. Sets p->folder and *key if there is
- * one. */
+/* Searches for a folder that has the wanted tokens but was made by another request, for example by
+ * training, if an evaluation uses the run's own tokenizer. If there is one, sets p->folder,
+ * p->cached and *key. */
 static void find_equal(const PrepareRequest *r, const Tokenizer *given, Preparation *p,
                        uint64_t *key)
 {

@@ -28,7 +28,7 @@ typedef struct {
     const char *val_key;   /* the config key of val_text; NULL: data.val_text */
     const char *tokenizer; /* path; NULL: train a BPE on the training part */
     int64_t vocab_size;    /* vocabulary size of that BPE */
-    bool vocab_at_most;    /* vocab_size is an upper limit: tokenizer_train_up_to */
+    bool vocab_at_most;    /* vocab_size is only an upper limit (tokenizer_train_up_to) */
     double val_fraction;
     bool val_only;      /* only the validation text is wanted; `tokenizer` is given */
     int threads;        /* 0: one for each core that this process may use */

@@ -10,7 +10,7 @@
 enum {
     SHARD_TOKENS = 100000000, /* maximum number of tokens per shard */
     PIECE = 1 << 18,          /* bytes of text that a thread encodes at a time */
-    PIECES_PER_THREAD = 4,    /* for several threads, before their tokens are written */
+    PIECES_PER_THREAD = 4,    /* pieces per thread that are encoded before any is written */
 };
 
 /* The state of writing one split. */
@@ -64,8 +64,8 @@ typedef struct {
 typedef struct {
     const TextRange *range;
     int32_t begin_of_text, end_of_text; /* -1: none */
-    Encoder **encoder;                  /* (threads) */
-    Piece *piece;                       /* (pieces) */
+    Encoder **encoder;                  /* (threads) one for each thread */
+    Piece *piece;                       /* (pieces) encoded before their tokens are written */
     Pool *pool;                         /* NULL: one thread */
     int threads;
     int64_t pieces;
@@ -226,7 +226,7 @@ bool shards_write(const Tokenizer *t, const TextRange range[SPLITS], const FsOps
 
 Pool *text_pool(int threads, int64_t size)
 {
-    enum { LEAST = 1 << 20 }; /* less text is encoded before a thread has started */
+    enum { LEAST = 1 << 20 }; /* less text is encoded in the time in which a thread starts */
     if (threads == 0) threads = pool_allowed_cores();
     return threads > 1 && size >= LEAST ? pool_create(threads) : NULL;
 }

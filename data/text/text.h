@@ -36,7 +36,7 @@ typedef struct {
      * memory. */
     const char *folder;
     int64_t in_memory;
-    int fd; /* that file, if `mapped` */
+    int fd; /* the unnamed file, if `mapped` */
     bool mapped;
     bool unstored; /* the file could not be written; the error message says why */
     TextNotes notes;
@@ -53,14 +53,14 @@ typedef struct {
     Progress *progress;
 } TextOptions;
 
-/* Appends all files that match `patterns`: file names, globs (their files are sorted), folders (all
- * files in them and in their subfolders, sorted, except names that begin with a dot), or "-" for
- * standard input. A file whose name ends in .jsonl or .json has one document per line; any other
- * file is one document. Files compressed with gzip or zstd are decompressed; .gz and .zst are
- * ignored when the type is determined. An empty file is an error. On failure it returns false and
- * sets `err` and *code: EXIT_MISSING (nothing matches, a file cannot be opened, or the library to
- * decompress it is missing), EXIT_DAMAGED (bad contents) or EXIT_CANNOT_CREATE (text->folder has no
- * room or cannot be written). */
+/* Appends all files that match `patterns`. A pattern is a file name, a glob (its files are sorted),
+ * a folder or "-" for standard input. A folder stands for all files in it and in its subfolders,
+ * sorted, except names that begin with a dot. A file whose name ends in .jsonl or .json has one
+ * document per line; any other file is one document. Files compressed with gzip or zstd are
+ * decompressed; .gz and .zst are ignored when the type is determined. An empty file is an error. On
+ * failure it returns false and sets `err` and *code: EXIT_MISSING (nothing matches, a file cannot
+ * be opened, or the library to decompress it is missing), EXIT_DAMAGED (bad contents) or
+ * EXIT_CANNOT_CREATE (text->folder has no room or cannot be written). */
 bool text_read_files(Text *text, const StringList *patterns, const TextOptions *options, char *err,
                      size_t n, ExitCode *code);
 /* Returns the name of a file of the text in messages: "standard input" for "-". */
@@ -83,10 +83,10 @@ void text_notes_take(TextNotes *to, Text *text);
  * none. */
 char *text_notes_line(const TextNotes *notes);
 
-/* The steps of text_add_document, for a document that arrives in pieces. text_append appends valid
- * UTF-8 to the current document, which text_end_document ends. It fails only if the text's file
- * cannot be written. */
+/* For a document that arrives in pieces: appends valid UTF-8 to the current document, and turns
+ * CRLF into LF. Fails only if the text's file cannot be written. */
 bool text_append(Text *text, const uint8_t *bytes, int64_t size, char *err, size_t n);
+/* Ends the current document. */
 void text_end_document(Text *text);
 /* Returns the offset of the first byte that is NUL or not valid UTF-8; `size` if there is none. */
 int64_t text_valid_bytes(const uint8_t *bytes, int64_t size);

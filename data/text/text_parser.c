@@ -76,7 +76,8 @@ static bool is_blank(const uint8_t *line, int64_t size)
     return true;
 }
 
-/* Sets `err` to an error with the keys that the line has, and with how to name one of them. */
+/* Sets `err` to an error that lists the keys of the line and says which option chooses one of
+ * them. */
 static bool refuse_key(const TextParser *p, const char *place, const cJSON *object, char *err,
                        size_t n)
 {
@@ -97,7 +98,7 @@ static bool refuse_key(const TextParser *p, const char *place, const cJSON *obje
     /* Keys may be cut inside a character or have control characters. */
     char *shown = utf8_line(keys), *name = best ? utf8_line(best->string) : NULL;
     bool printable = best && strcmp(name, best->string) == 0;
-    char *word = printable ? shell_quoted(name) : NULL; /* the name comes from the data */
+    char *word = printable ? shell_quoted(name) : NULL; /* data may contain any name */
     if (best)
         error_set(err, n, "%s has no string called \"%s\"; it has %s%s%s%s", place,
                   p->options.text_key, shown, word ? ": write " : "",

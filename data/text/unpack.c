@@ -113,7 +113,7 @@ UnpackLibrary unpack_library(Packed kind)
 
 struct Unpacker {
     Packed kind;
-    char *name; /* of the file */
+    char *name; /* the file's name, for messages */
     void *library;
     bool complete;
     /* gzip */
@@ -247,7 +247,7 @@ static int64_t run_zstd(Unpacker *u, const uint8_t *in, int64_t size, int64_t *a
 {
     ZstdInput input = {.bytes = in, .size = (size_t)size, .at = (size_t)*at};
     ZstdOutput output = {.bytes = out, .size = (size_t)room};
-    /* After the end of a frame a call without input would begin the next one. */
+    /* After the end of a frame, call only with input, because a call begins the next frame. */
     bool more = *at < size || !u->complete;
     while (more) {
         size_t before = output.at, code = u->decompress(u->zstd, &output, &input);

@@ -83,7 +83,7 @@ static const AddedToken *token_at(const AddedTokens *a, bool normalized, const u
     return NULL;
 }
 
-/* Return the length of the white space character that ends at `at`, or that begins there. */
+/* Returns the length of the white space character that ends at `at`; 0 if there is none. */
 static int space_before(const uint8_t *s, int64_t from, int64_t at)
 {
     uint32_t code;
@@ -94,6 +94,7 @@ static int space_before(const uint8_t *s, int64_t from, int64_t at)
     return is_white_space(code) ? length : 0;
 }
 
+/* Returns the length of the white space character that begins at `at`; 0 if there is none. */
 static int space_after(const uint8_t *s, int64_t n, int64_t at)
 {
     uint32_t code;

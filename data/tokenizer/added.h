@@ -22,9 +22,9 @@ typedef struct {
 typedef struct {
     AddedToken *token; /* added_finish sorts them by first byte, the longest first */
     int count, capacity;
-    bool plain[2];  /* whether there is a token that is not special: before and after NFC */
-    bool any[2];    /* whether there is any token: before and after NFC */
-    bool composes;  /* some token to be found after NFC may look different before */
+    bool plain[2];  /* some token that is not special is found before NFC [0], after NFC [1] */
+    bool any[2];    /* some token is found before NFC [0], after NFC [1] */
+    bool composes;  /* text may spell a token that is found after NFC in another way */
     int first[257]; /* tokens that begin with byte b are first[b] to first[b + 1] */
 } AddedTokens;
 
@@ -39,14 +39,16 @@ void added_append(AddedTokens *a, const AddedToken *token);
 /* Prepares the search. `nfc` may be NULL. */
 void added_finish(AddedTokens *a, const Nfc *nfc);
 void added_free(AddedTokens *a);
-/* Returns whether text must be searched at all. `specials`: special tokens may be found in text. */
+/* Returns whether there are tokens to search for: after NFC if `normalized`, otherwise before it;
+ * special tokens only if `specials`. */
 bool added_active(const AddedTokens *a, bool normalized, bool specials);
 /* Finds the next added token in s[0..n) at or after `from`: the leftmost, and of these the longest.
  * `normalized`: searches for the tokens that are found after NFC, otherwise for those found before
  * it. Returns false if there is none. */
 bool added_find(const AddedTokens *a, bool normalized, bool specials, const uint8_t *s, int64_t n,
                 int64_t from, AddedMatch *match);
-/* Returns whether any added token lies across s[at] or touches it. */
+/* Returns whether s[at] is inside, directly after, or the first byte of an added token in the
+ * text. */
 bool added_across(const AddedTokens *a, const uint8_t *s, int64_t n, int64_t at);
 
 #endif

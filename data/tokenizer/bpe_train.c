@@ -68,7 +68,7 @@ static void add_word(WordCounts *c, const uint8_t *word, int64_t size, int64_t t
 typedef struct {
     const Splitter *splitter;
     const uint8_t *text;
-    const int64_t *border; /* (parts + 1) */
+    const int64_t *border; /* (parts + 1) where each part begins, and where the last ends */
     WordCounts *of_thread;
 } CountingTask;
 
@@ -215,8 +215,8 @@ static void training_free(BpeTraining *t)
     heap_free(&t->heap);
 }
 
-/* Finds the most frequent pair; among equals, the one with the smaller ids. Returns false if there
- * is none left. A pair whose token would be too long is dropped for good.
+/* Finds the most frequent pair; among equally frequent pairs, the one with the smaller ids. Returns
+ * false if no pair is left. A pair whose token would be too long is dropped for good.
  *
  * The merged token is always new, so two merges never make the same bytes, and no check is needed.
  * The reason: a merge replaces every occurrence of a pair inside words, from left to right. So a
@@ -251,7 +251,7 @@ static void uncount_pair(BpeTraining *t, int64_t w, int32_t left, int32_t right)
 static void replace_in_word(BpeTraining *t, int64_t w, Merge m, int32_t id)
 {
     int32_t *s = t->symbol + t->words.word[w].start,
-            before = -1; /* what the symbol before s[i] was */
+            before = -1; /* the old symbol before s[i]; -1: none */
     int64_t kept = 0, n = t->n_symbols[w];
     bool replaced = false; /* the symbol before s[i] was replaced */
     for (int64_t i = 0; i < n; i++) {
@@ -319,7 +319,8 @@ bool tokenizer_learn(const BpeRequest *r, Tokenizer **out, int64_t *most, char *
     training_start(&t, r);
     Merge *merge = must_alloc((size_t)n_merges * sizeof *merge);
     int64_t made = make_merges(&t, merge, n_merges, r);
-    /* Free this first, so that counts and tokenizer are not in memory at the same time. */
+    /* Free the counts before the tokenizer is made, so that counts and tokenizer are not in memory
+     * at the same time. */
     training_free(&t);
     /* A short text runs out of pairs before the vocabulary is full. Ids that never occur would only
      * add useless embeddings, so this is an error, which gives the possible number of ids. */

@@ -16,20 +16,20 @@
 enum {
     CACHE_WORD_BYTES = 64, /* longer words rarely occur again, so they are not cached */
     CACHE_WORDS = 1 << 18, /* maximum number of cached words */
-    SHORT_BITS = 15, /* log2 of the number of pairs of slots for the most frequent short words, */
-    FEW_BITS = 8,    /* and in an encoder for short text */
+    SHORT_BITS = 15,       /* log2 of the number of pairs of slots in the cache of short words */
+    FEW_BITS = 8,          /* log2 of that number in an encoder for short text */
     SHORT_BYTES = 15,
     SHORT_IDS = 4,
-    COUNT_BITS = 4,  /* the highest bits of a short word's key[1]: the number of its ids, */
-    MANY_IDS = 15,   /* or this, if there are too many for the slot */
-    SIZE_SHIFT = 56, /* the bits from here up to them: the number of its bytes */
+    COUNT_BITS = 4,  /* a short word's key[1] has the number of its ids in its highest bits */
+    MANY_IDS = 15,   /* the value of these bits if the slot has no room for the ids */
+    SIZE_SHIFT = 56, /* from this bit of key[1] on: the number of the word's bytes */
     CACHE_LINE = 64,
     WORDS_AHEAD = 16, /* how many words ahead slots are prefetched */
 };
 
-/* A short word with few ids. Its bytes are followed by zeros. A pair of slots is one cache line of
- * the processor. A word may be in either of two slots; the one that was looked up last is in the
- * first. */
+/* A slot of the cache of short words: a word's bytes, followed by zeros, and its ids. Two slots
+ * share one cache line of the processor. A word may be in either of them; the one that was looked
+ * up last is in the first. */
 typedef struct {
     uint64_t key[2];
     int32_t id[SHORT_IDS];
@@ -39,8 +39,8 @@ struct Encoder {
     const Tokenizer *tokenizer;
     bool specials;         /* text may produce special tokens */
     int short_bits;        /* SHORT_BITS or FEW_BITS */
-    ShortWord *short_word; /* (2 << short_bits) at the beginning of a line */
-    void *short_words;     /* the memory that has them */
+    ShortWord *short_word; /* (2 << short_bits) slots, aligned to a cache line */
+    void *short_words;     /* the allocated memory that contains short_word */
     WordTable words;
     TokenBuffer remembered; /* ids of all cached words, in the order of the table */
     /* (CACHE_WORDS + 1) where the ids of word w start in `remembered`; they end at first[w + 1] */
@@ -54,8 +54,8 @@ static Encoder *create(const Tokenizer *t, int short_bits)
     Encoder *e = must_calloc(1, sizeof *e);
     e->tokenizer = t;
     word_table_init(&e->words);
-    /* Not cleared, because clearing would take longer than encoding a prompt: each entry is set
-     * when its word is added. */
+    /* `first` is not cleared, because this would take longer than encoding a prompt: each entry is
+     * set when its word is added. */
     e->first = must_alloc((CACHE_WORDS + 1) * sizeof *e->first);
     e->first[0] = 0;
     e->short_bits = short_bits;
@@ -321,9 +321,10 @@ static bool wants_prefix(const Tokenizer *t, const uint8_t *s, int64_t n, bool f
     return false;
 }
 
-/* Encodes text and the added tokens of one kind in it: with `composed` false those found before
- * NFC, otherwise those found after it. The text between them is passed on, after the first kind to
- * the second. `begins`: the text begins here; `first`: a document does. */
+/* Encodes text in two passes. The first (`composed` is false) cuts out the added tokens that are
+ * found before NFC, and normalizes the text between them. The second cuts out those found after NFC
+ * and encodes the words between them. `begins`: s follows an added token or begins a document;
+ * `first`: it begins a document. */
 static void encode_text(Encoder *e, const uint8_t *s, int64_t n, bool composed, bool begins,
                         bool first, TokenBuffer *out)
 {

@@ -3,9 +3,9 @@
  * In a short word, each merge compares the numbers of all pairs, without a branch. In a long word,
  * pairs are kept by rank: a list of positions for each rank, and a heap of the ranks that have any.
  * All pairs of a rank are merged in one pass, which takes far less time than a heap of all pairs: a
- * text may have words of millions of letters. The positions in a list ascend, so that a pass goes
- * from left to right. They do, because merges inside the bytes of a token are the same whatever is
- * around them. So all tokens of one id are made in one pass, which lists their pairs in its own
+ * text may have words of millions of letters. The positions in a list are ascending, so a pass goes
+ * from left to right. The reason: merges inside the bytes of a token are the same whatever is
+ * around them. So all tokens of one id are made in one pass, and their pairs are listed in its
  * order. */
 #include "data/tokenizer/merger.h"
 
@@ -119,7 +119,7 @@ static int64_t merge_few(int32_t *id, const uint8_t *bytes, const Tokenizer *t, 
 /* ---- long words ------------------------------------------------------------------------------ */
 
 /* Adds the pair of a symbol and the one after it to the list of its rank. Returns the rank;
- * INT32_MAX if there is no such merge. */
+ * INT32_MAX if no merge joins them. */
 static int32_t add_pair(Merger *m, const Tokenizer *t, uint32_t left, int32_t left_id,
                         int32_t right_id)
 {

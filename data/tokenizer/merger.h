@@ -1,5 +1,5 @@
-/* merger.h -- merges the symbols of one word, the pair with the lowest rank first and the leftmost
- * one among equals. */
+/* merger.h -- merges the symbols of one word: always the pair with the lowest rank next, and of
+ * several such pairs the leftmost one. */
 #ifndef DATA_TOKENIZER_MERGER_H
 #define DATA_TOKENIZER_MERGER_H
 
@@ -23,7 +23,7 @@ typedef struct {
 typedef struct {
     int32_t *id; /* (capacity) ids of the word's symbols; the caller sets them */
     int64_t capacity;
-    Symbol *symbol; /* (symbols_capacity) */
+    Symbol *symbol; /* (symbols_capacity) symbols of a long word */
     int64_t symbols_capacity;
     SymbolPair *pair;
     int64_t n_pairs, pairs_capacity;

@@ -38,10 +38,12 @@ typedef struct {
 } CodeUnit;
 
 struct Nfc {
-    uint8_t *combining; /* (UNICODE) */
+    uint8_t *combining; /* (UNICODE) combining class of each character */
     uint8_t *changing;  /* (UNICODE) 1: not inert */
-    PairTable parts;    /* maps (code, 0) to the character's place among all pairs and singles */
-    PairTable whole;    /* maps (first, second) to the character composed of them */
+    /* Maps (code, 0) to the character's position in the list of all pairs, followed by the
+     * singles. */
+    PairTable parts;
+    PairTable whole; /* maps (first, second) to the character composed of them */
 };
 
 void byte_buffer_add(ByteBuffer *b, const void *bytes, int64_t size)

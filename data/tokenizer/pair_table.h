@@ -74,8 +74,9 @@ static inline int32_t pair_table_get(const PairTable *t, int32_t left, int32_t r
     return s ? s->value : -1;
 }
 
-/* Set the value (>= 0) of a pair; the second function also sets its second value. */
+/* Sets the value (>= 0) of a pair, and its second value to 0. */
 void pair_table_set(PairTable *t, int32_t left, int32_t right, int32_t value);
+/* Sets the value (>= 0) and the second value of a pair. */
 void pair_table_set_both(PairTable *t, int32_t left, int32_t right, int32_t value, int32_t other);
 
 #endif

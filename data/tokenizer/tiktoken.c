@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is known about a file with this many lines, counted to the last rank. */
+/* What is known about a file that has `lines` lines, not counting empty ones. */
 typedef struct {
     int64_t lines;
     TokenizerRules rules;
@@ -213,7 +213,7 @@ bool tiktoken_parse_as(const char *name, const char *text, size_t length, Tokeni
     if (lines < N_BYTES || n_ids > MAX_VOCAB)
         return error_set(err, n, "%s has %lld tokens: a byte-level vocabulary has 256 to %d", name,
                          (long long)lines, (int)MAX_VOCAB);
-    if (n_ids == lines && n_specials > 0) n_ids++; /* a special id in the middle shifts the rest */
+    if (n_ids == lines && n_specials > 0) n_ids++; /* a special id among the ranks adds one */
     Tokenizer *t = vocabulary_create(n_ids, lines);
     t->rules = rules;
     t->rules.ignore_merges = true;

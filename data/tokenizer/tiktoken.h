@@ -1,6 +1,6 @@
 /* tiktoken.h -- reads .tiktoken files. Each line has a token's bytes in base64 and its rank, which
  * is also its id. Such a file has no merges, special tokens or pattern: merges are computed from
- * the ranks, and the rest is known for each number of tokens. */
+ * the ranks, and the number of tokens shows which known file it is. */
 #ifndef DATA_TOKENIZER_TIKTOKEN_H
 #define DATA_TOKENIZER_TIKTOKEN_H
 
@@ -18,7 +18,8 @@ typedef struct {
     const char *name;
     int32_t id;
 } SpecialName;
-/* Does the same for any number of tokens, with given rules and `n_specials` special tokens. */
+/* Does what tiktoken_parse does for a file with any number of tokens, with the given rules and
+ * `n_specials` special tokens. */
 bool tiktoken_parse_as(const char *name, const char *text, size_t length, TokenizerRules rules,
                        const SpecialName *special, int n_specials, Tokenizer **out, char *err,
                        size_t n);

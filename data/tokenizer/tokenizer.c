@@ -336,8 +336,9 @@ const int32_t *tokenizer_token_bytes(const Tokenizer *t)
     return t->length;
 }
 
-/* Continues the hash over the rules, and over tokens that only matter under some rules. The hash of
- * a tokenizer that encodes like GPT-2's has stayed the same since it was the only kind. */
+/* Continues the hash over the rules, and over tokens that only matter under some rules. For a
+ * tokenizer that encodes like GPT-2's it adds nothing, so the hashes that older versions stored
+ * stay valid. */
 static uint64_t hash_rules(const Tokenizer *t, uint64_t h)
 {
     const TokenizerRules *r = &t->rules;

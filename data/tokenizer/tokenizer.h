@@ -53,8 +53,8 @@ typedef struct {
  * occurs twice. */
 bool tokenizer_learn(const BpeRequest *request, Tokenizer **out, int64_t *most, char *err,
                      size_t n);
-/* These do the same with GPT-2's pattern on one thread, the first without and the second with
- * at_most. */
+/* tokenizer_train and tokenizer_train_up_to do the same with GPT-2's pattern on one thread, the
+ * second one with at_most. */
 bool tokenizer_train(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
                      Progress *progress, int64_t *most, char *err, size_t n);
 bool tokenizer_train_up_to(const uint8_t *text, int64_t size, int64_t vocab_size, Tokenizer **out,
@@ -90,12 +90,13 @@ void tokenizer_free(Tokenizer *t);
 
 int32_t tokenizer_vocab_size(const Tokenizer *t);
 int64_t tokenizer_merge_count(const Tokenizer *t);
-/* Returns merge k, counted from 0 in order of rank, and the id of the token that it makes. */
+/* Returns merge k, counted from 0 in order of rank. */
 Merge tokenizer_merge(const Tokenizer *t, int64_t k);
+/* Returns the id of the token that merge k makes. */
 int32_t tokenizer_merged(const Tokenizer *t, int64_t k);
 /* Returns GGUF's name (tokenizer.ggml.pre) of the pattern that splits text into words: "gpt-2",
  * "llama-bpe" (also cl100k's), "qwen2" or "smollm". Returns NULL if text is split only at spaces
- * (Llama 2). */
+ * (Llama 2), or not at all. */
 const char *tokenizer_pattern_name(const Tokenizer *t);
 /* Returns whether merges join characters rather than bytes (Llama 2). Sets *space to whether the
  * tokenizer inserts a space before a text. */
@@ -112,7 +113,8 @@ TokenKind tokenizer_kind(const Tokenizer *t, int32_t id);
 /* Returns the token as tokenizer files spell it: each byte as a character (a space as U+0120), a
  * special token as its name; "" for an id without a token. The caller frees the string. */
 char *tokenizer_spelling(const Tokenizer *t, int32_t id);
-/* Returns the id of "<|endoftext|>", or -1 if the vocabulary has none. */
+/* Returns the id of the token that ends a document: "<|endoftext|>" or, if the vocabulary lacks it,
+ * "<|end_of_text|>" or "</s>"; -1 if it has none of them. */
 int32_t tokenizer_end_of_text(const Tokenizer *t);
 /* Returns the id of the token that the tokenizer puts before each document and prompt, as Llama's
  * does; -1: none. encoder_encode does not add it. */
@@ -135,18 +137,18 @@ int64_t tokenizer_unknown_byte(const Tokenizer *t, const uint8_t *text, int64_t 
 /* Creates an encoder. It borrows the tokenizer, which must outlive it. */
 Encoder *encoder_create(const Tokenizer *t);
 void encoder_free(Encoder *e);
-/* From now on, names of special tokens in text become these tokens. Without this, text never
+/* Makes names of special tokens in text become these tokens from now on. Without this, text never
  * produces special tokens, even if it contains their names. */
 void encoder_allow_specials(Encoder *e);
 /* Appends the ids of a whole document of `size` bytes. Any bytes are allowed; a byte that has no
  * token is left out (see tokenizer_unknown_byte). */
 void encoder_encode(Encoder *e, const uint8_t *text, int64_t size, TokenBuffer *out);
-/* These encode a document in parts, on any number of threads, with the same ids as encoding it at
- * once. encoder_encode_part encodes bytes [from, to) of the document that starts at `text`; both
- * must be ends of the document or positions that encoder_cut returned. encoder_cut returns the
- * first such position at or after byte `at` of a document of `size` bytes; `size` if there is
- * none. */
+/* A document can be encoded in parts, on any number of threads, with the same ids as encoding it at
+ * once. encoder_cut returns the first byte from `at` on at which a part of a document of `size`
+ * bytes may begin or end; `size` if there is none. */
 int64_t encoder_cut(const Encoder *e, const uint8_t *text, int64_t size, int64_t at);
+/* Appends the ids of bytes [from, to) of the document that starts at `text`. Both must be ends of
+ * the document, or positions that encoder_cut returned. */
 void encoder_encode_part(Encoder *e, const uint8_t *text, int64_t from, int64_t to,
                          TokenBuffer *out);
 /* Appends the begin-of-text token, if the tokenizer has one, and the ids of a prompt. A model needs
@@ -155,8 +157,9 @@ void encoder_encode_part(Encoder *e, const uint8_t *text, int64_t from, int64_t 
 void tokenizer_encode_prompt(const Tokenizer *t, const char *prompt, TokenBuffer *out);
 /* Makes room for `more` more ids. */
 void token_buffer_reserve(TokenBuffer *b, int64_t more);
-/* Append one id, and `count` ids. */
+/* Appends one id. */
 void token_buffer_add(TokenBuffer *b, int32_t id);
+/* Appends `count` ids. */
 void token_buffer_append(TokenBuffer *b, const int32_t *id, int64_t count);
 void token_buffer_free(TokenBuffer *b);
 

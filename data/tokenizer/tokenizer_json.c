@@ -122,7 +122,7 @@ static int byte_of_name(const TokenizerReader *r, const char *token)
     return high && low ? (int)(16 * (high - digits) + (low - digits)) : -1;
 }
 
-/* Reads one token of the vocabulary. No two may have the same id or the same bytes. */
+/* Reads one token of the vocabulary. Refuses an id or bytes that another token has. */
 static bool read_token(TokenizerReader *r, const cJSON *v)
 {
     int32_t id;
@@ -257,7 +257,8 @@ static bool check_merges(const TokenizerReader *r)
 
 /* ---- the beginning of a text ----------------------------------------------------------------- */
 
-/* Returns the ids of the token that a template names, [id], or NULL. */
+/* Returns the list of ids of the special token that a piece of a template names; NULL if there is
+ * none. */
 static const cJSON *ids_of_special(const cJSON *template, const cJSON *piece)
 {
     const cJSON *name = rules_key(rules_key(piece, "SpecialToken"), "id");
@@ -320,9 +321,9 @@ static bool read_post_processor(TokenizerReader *r, const cJSON *post, int depth
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* Returns the number of ids up to the largest one. Some may have no token, but not more than there
- * are tokens: a damaged id must not make a table of millions. Otherwise returns -1 and sets `err`.
- * An id that is not a number is found later. */
+/* Returns the number of ids up to the largest one. Some ids may have no token, but not many more
+ * than there are tokens, because a damaged id must not make a table of millions; otherwise returns
+ * -1 and sets `err`. An id that is not a number is found later. */
 static int64_t count_ids(const char *name, const cJSON *vocab, const cJSON *added, char *err,
                          size_t n)
 {

@@ -42,7 +42,8 @@ bool tokenizer_parse(const char *name, const char *text, size_t length, Tokenize
         first++;
     if (first < length && text[first] == '{') return parse_json(name, text, length, out, err, n);
     if (tiktoken_recognised(text, length)) return tiktoken_parse(name, text, length, out, err, n);
-    /* SentencePiece's tokenizer.model is a Protocol Buffer that begins with a piece. */
+    /* SentencePiece's tokenizer.model is a Protocol Buffer that begins with a piece: LF, a length,
+     * LF. */
     if (length > 2 && text[0] == '\n' && text[2] == '\n')
         return error_set(err, n,
                          "%s is a model of SentencePiece, which is not supported; give the "

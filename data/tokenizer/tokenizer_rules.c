@@ -141,7 +141,8 @@ static bool read_byte_level(const char *name, const cJSON *step, bool own_regex,
     return true;
 }
 
-/* Metaspace replaces spaces by U+2581, and may add one at the beginning. */
+/* Reads a step of type Metaspace, which replaces spaces by U+2581 and may add one at the
+ * beginning. */
 static bool read_metaspace(const char *name, const cJSON *step, TokenizerRules *rules, char *err,
                            size_t n)
 {

@@ -17,8 +17,9 @@ bool rules_true(const cJSON *object, const char *name, bool when_absent);
  * the file asks for anything that this program would do differently. */
 bool rules_read(const char *name, const cJSON *root, TokenizerRules *rules, char *err, size_t n);
 
-/* These print normalizer and pre_tokenizer, and decoder, each followed by a comma. */
+/* Prints normalizer and pre_tokenizer, each followed by a comma. */
 void rules_print(const TokenizerRules *rules, FILE *to);
+/* Prints the decoder, followed by a comma. */
 void rules_print_decoder(const TokenizerRules *rules, FILE *to);
 
 #endif

@@ -3,7 +3,7 @@
  *
  * Tokenizer files represent each byte by a character, because not every byte is valid text.
  * "Printable" bytes stand for themselves, and the other 68 are represented by U+0100 and up (a
- * space is U+0120). GPT-2 numbers the single bytes accordingly: printable ones first. */
+ * space is U+0120). GPT-2 numbers the single bytes in that order: printable ones first. */
 #ifndef DATA_TOKENIZER_VOCABULARY_H
 #define DATA_TOKENIZER_VOCABULARY_H
 
@@ -26,7 +26,7 @@ enum {
 typedef enum {
     PREFIX_NONE,
     PREFIX_ALWAYS, /* before a document and after each added token */
-    PREFIX_EACH,   /* the same, but not before a space */
+    PREFIX_EACH,   /* before a document and after each added token, unless a space follows */
     PREFIX_FIRST,  /* before a document that does not begin with a space */
 } SpacePrefix;
 
@@ -54,7 +54,7 @@ struct Tokenizer {
     int32_t byte_id[N_BYTES]; /* id of the token for each single byte; -1: none */
     Merge *merge;             /* (n_merges) in order of rank, the first to be applied first */
     int32_t *merged;          /* (n_merges) id of the token that a merge makes */
-    PairTable rank; /* maps a pair of ids to the rank of its merge, and to what it makes */
+    PairTable rank; /* maps a pair of ids to the rank of its merge and the id that it makes */
     uint8_t *bytes; /* the bytes of all tokens that stand for text, concatenated */
     int64_t n_bytes, bytes_capacity;
     int64_t *start;  /* (vocab_size) where a token's bytes start in `bytes` */
@@ -63,19 +63,19 @@ struct Tokenizer {
     char **special;  /* (vocab_size) name of a special token; NULL for others */
     AddedTokens added;
     TokenizerRules rules;
-    char *post_processor; /* this part of a tokenizer.json, from which `begin` was read; may be NULL
-                           */
+    char *post_processor; /* "post_processor" of the tokenizer.json, which gives `begin`; may be
+                             NULL */
     /* The following fields are set by vocabulary_finish. */
     Splitter splitter;
     BytePair *byte_pair; /* (N_BYTES * N_BYTES) the merge of bytes a and b is at N_BYTES * a + b */
     /* Bit 256 * a + b: byte b follows byte a inside some token. Words may be cut between other
      * bytes. */
     uint64_t inside[N_BYTES * N_BYTES / 64];
-    Nfc *nfc; /* if rules.compose */
-    /* tokens of kind TOKEN_TEXT: all of them if `characters`, those that merges do not make if
-     * `ignore_merges` */
+    Nfc *nfc; /* tables of NFC; NULL without rules.compose */
+    /* Tokens of kind TOKEN_TEXT. With rules.characters: all of them. With rules.ignore_merges:
+     * those that merges do not make. */
     WordTable texts;
-    int32_t *text_id; /* (texts) their ids */
+    int32_t *text_id; /* (texts) the ids of these tokens */
 };
 
 /* Returns whether byte b follows byte a inside of any token. */
@@ -118,7 +118,7 @@ bool encoder_merges_to(Encoder *e, const uint8_t *word, int64_t size, int32_t id
 int64_t bytes_of_chars(char *text, int64_t size);
 /* Returns a token's bytes as characters for a file; the caller frees the string. */
 char *chars_of_token(const Tokenizer *t, int32_t id);
-/* Does what tokenizer_from_merges does, for text that is split by another pattern. */
+/* Does what tokenizer_from_merges does, for text that is split by the pattern `split`. */
 bool vocabulary_from_merges(const Merge *merge, int64_t n_merges, SplitPattern split,
                             Tokenizer **out, char *err, size_t n);
 /* Makes a tokenizer from the text of a vocab.bpe. Returns false and sets `err` if the text is

@@ -108,7 +108,7 @@ static inline CharClass next_class(const uint8_t *class_of, const uint8_t *s, in
     return s[0] < 0x80 ? (CharClass)class_of[s[0]] : wide_class(class_of, s, n, length);
 }
 
-/* Returns where the characters of class `kind` that begin at `from` end. */
+/* Returns the end of the run of characters of class `kind` that begins at `from`. */
 static inline int64_t run_end(const uint8_t *class_of, const uint8_t *s, int64_t n, int64_t from,
                               CharClass kind)
 {
@@ -133,7 +133,8 @@ static int contraction(const uint8_t *s, int64_t n)
     return two ? 3 : 0;
 }
 
-/* Does the same for contractions in any case. The long s (U+017F) is an s in another case. */
+/* Does what contraction does, but for lower and upper case. The long s (U+017F) is another case of
+ * s. */
 static int contraction_any_case(const uint8_t *s, int64_t n)
 {
     if (n < 2 || s[0] != '\'') return 0;
@@ -154,8 +155,9 @@ static int64_t leave_last_space(const uint8_t *s, int64_t end)
     return last > 0 ? last : end;
 }
 
-/* GPT-2's pattern. With `digits` a number is a word of its own, and text ends before it. Tries the
- * pattern's alternatives in order; the first one that matches wins. */
+/* Returns the length of the first word by GPT-2's pattern. Tries the pattern's alternatives in
+ * order; the first one that matches wins. With `digits` (SmolLM), each digit is a word of its own,
+ * and other words end before it. */
 static int64_t gpt2_word(const uint8_t *class_of, const uint8_t *s, int64_t n, bool digits)
 {
     int short_word = contraction(s, n);
@@ -179,8 +181,8 @@ static bool is_line_end(uint8_t byte)
     return byte == '\r' || byte == '\n';
 }
 
-/* White space under Llama 3's pattern: if the run has line ends, the word ends after the last of
- * them (`\s*[\r\n]+`). */
+/* Returns the length of the first word by Llama 3's pattern, if it is white space. If the run of
+ * white space has line ends, the word ends after the last of them (`\s*[\r\n]+`). */
 static int64_t llama3_space(const uint8_t *class_of, const uint8_t *s, int64_t n)
 {
     int64_t end = run_end(class_of, s, n, 0, CLASS_SPACE);
@@ -189,7 +191,8 @@ static int64_t llama3_space(const uint8_t *class_of, const uint8_t *s, int64_t n
     return end == n ? end : leave_last_space(s, end);
 }
 
-/* Llama 3's pattern with at most `most` digits in a word. */
+/* Returns the length of the first word by Llama 3's pattern, with at most `most` digits in a
+ * word. */
 static int64_t llama3_word(const uint8_t *class_of, const uint8_t *s, int64_t n, int most)
 {
     int short_word = contraction_any_case(s, n), first, length;

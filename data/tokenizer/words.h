@@ -13,7 +13,7 @@ typedef enum {
     SPLIT_LLAMA3, /* also cl100k_base: contractions in any case, numbers of up to three digits */
     SPLIT_QWEN2,  /* as Llama 3's, but each digit is a word */
     SPLIT_SMOLLM, /* each digit is a word, and GPT-2's pattern is applied to the text in between */
-    SPLIT_SPACES, /* a word begins with its spaces: the pieces of Llama 2, which has no pattern */
+    SPLIT_SPACES, /* a word is a run of spaces and the text up to the next space (Llama 2) */
     SPLIT_WHOLE,  /* the text is a single word */
     SPLIT_PATTERNS
 } SplitPattern;

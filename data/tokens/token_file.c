@@ -104,7 +104,7 @@ static bool read_bytes(const TokenFile *f, void *out, int64_t bytes, int64_t off
 
 bool token_file_hash(const TokenFile *f, uint64_t *hash, char *err, size_t n)
 {
-    /* in bytes; a multiple of 8, because hash_words processes 8 bytes at a time */
+    /* Bytes per read; a multiple of 8, because hash_words processes 8 bytes at a time. */
     enum { PIECE = 1 << 20 };
     uint8_t *piece = must_alloc(PIECE);
     int64_t at = 0;

@@ -49,10 +49,10 @@ bool token_file_read(const TokenFile *f, int64_t first, int64_t count, int32_t *
 
 /* The initial value of a hash over one or more shards. */
 enum { TOKEN_FILE_HASH_START = 1 };
-/* token_file_hash continues *hash over every byte of the file. token_file_hash_ends, for large
- * files, continues it over the first and last 64 KiB and the file's size (over all bytes if there
- * are no more than 128 KiB). Both return false if the file cannot be read. */
+/* Continues *hash over every byte of the file. Returns false if the file cannot be read. */
 bool token_file_hash(const TokenFile *f, uint64_t *hash, char *err, size_t n);
+/* For large files: continues *hash over the first and last 64 KiB and the file's size (over all
+ * bytes if there are no more than 128 KiB). Returns false if the file cannot be read. */
 bool token_file_hash_ends(const TokenFile *f, uint64_t *hash, char *err, size_t n);
 
 #endif

@@ -36,7 +36,7 @@ void token_set_close(TokenSet *s)
 }
 
 /* Returns the position of the first of `count` ids that is too large, or -1. Computes the maximum
- * in a loop without branches, and searches only if this is too large. */
+ * in a loop without branches, and searches only if the maximum is too large. */
 static int64_t find_bad(const int32_t *id, int64_t count, int64_t vocab_size)
 {
     uint32_t largest = 0;

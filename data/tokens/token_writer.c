@@ -13,7 +13,7 @@ struct TokenWriter {
     AtomicFile file;
     int64_t vocab_size, n_tokens;
     int width;
-    uint8_t pending[1 << 16]; /* encoded, but not written yet: documents arrive one at a time */
+    uint8_t pending[1 << 16]; /* encoded ids that are not written yet */
     size_t bytes;
 };
 
@@ -38,7 +38,7 @@ bool token_writer_open(TokenWriter **out, const FsOps *fs, const char *path, int
         free(w);
         return false;
     }
-    /* reserves the header's space; the token count is written later */
+    /* Reserve the header's space; the token count is written later. */
     if (!write_header(w, err, n)) {
         token_writer_abort(w);
         return false;

@@ -9,22 +9,22 @@
 #include "model/kernels/segment_rule.h"
 #include "model/param/param.h"
 
-/* Consecutive elements of one parameter, at `offset` in its unit. With k = from + i, element i of
- * the extent is row k / cols, column k % cols of this rank's part of the parameter, and element
- * first + row * whole_cols + column of the whole logical parameter (param_extent_element). If
- * columns are not split, cols == whole_cols, and the extent has the elements from first + from
- * on. */
+/* Consecutive elements of one parameter, at `offset` in its unit. Element i of the extent is
+ * element k = from + i of this rank's part of the parameter, that is row k / cols, column k % cols
+ * of that part. Its index in the whole parameter is first + (k / cols) * whole_cols + k % cols
+ * (param_extent_element). If the columns are not split, cols equals whole_cols, and this index is
+ * first + k. */
 typedef struct {
     int param;
     int64_t offset, count;           /* position and length in elements of the unit */
-    int64_t from;                    /* elements of this rank's part before the extent */
+    int64_t from;                    /* number of elements of this rank's part before the extent */
     int64_t first, cols, whole_cols; /* position of this rank's part in the whole, as in Segment */
 } ParamExtent;
 
 /* Finds the extents in elements [offset, offset + count) of a unit, in ascending order: one for
- * each parameter that has logical elements there. Gaps and padding rows belong to no extent. `at`
- * is this rank's place in the grid. Writes the first `max` extents and returns how many there are,
- * at most one per parameter of the unit. */
+ * each parameter that has logical (not padding) elements there. Gaps and padding rows belong to no
+ * extent. `at` is this rank's place in the grid. Writes the first `max` extents and returns how
+ * many there are, at most one per parameter of the unit. */
 int param_extents(const ParamTable *table, const GridPlace *at, int unit, int64_t offset,
                   int64_t count, ParamExtent *extent, int max);
 /* Returns the index of element i of an extent in the whole logical parameter, in row-major

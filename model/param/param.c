@@ -68,8 +68,8 @@ int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *s
     return index;
 }
 
-/* Returns the sort key of a row within its unit. The optimizer and the reductions over ranks treat
- * rows with the same key alike; these rows are adjacent, so that one pass handles all of them. */
+/* Returns the sort key of a row within its unit. Rows with the same key are adjacent, so that the
+ * optimizer, or a reduction over ranks, handles all of them in one pass. */
 static int layout_key(const Param *p)
 {
     return (int)p->tp_grad * GROUP_COUNT + (int)p->group;

@@ -17,12 +17,15 @@
 /* How the ranks of a tensor-parallel group compute the gradient of a row, and whether it must be
  * summed over the ranks. */
 typedef enum {
-    TP_GRAD_CUT,           /* each rank has its own part: nothing to sum */
-    TP_GRAD_WHOLE,         /* every rank computes the whole, equal gradient; not used yet */
-    TP_GRAD_PARTIAL_IF_SP, /* norms: partial sums under sequence parallelism, else whole */
-    TP_GRAD_PARTIAL,       /* QK-norm: each rank sums over its own heads */
-    /* If there are fewer kv heads than ranks: ranks that share a head have equal weights, and
-     * each sums over its own query heads, so their partial sums must be added. */
+    TP_GRAD_CUT,   /* each rank has its own part: nothing to sum */
+    TP_GRAD_WHOLE, /* every rank computes the whole gradient, all equal; not used yet */
+    /* Norms, positions, and biases that are added after a sum over the ranks: a partial sum
+     * over this rank's rows under sequence parallelism, else whole. */
+    TP_GRAD_PARTIAL_IF_SP,
+    TP_GRAD_PARTIAL, /* QK-norm: a partial sum over this rank's heads */
+    /* k and v, if there are fewer kv heads than ranks. Ranks that share a kv head have equal
+     * weights, but each computes the gradient from its own query heads only, so these partial sums
+     * must be added. */
     TP_GRAD_SUBGROUP,
 } TpGrad;
 
@@ -43,7 +46,7 @@ typedef struct {
     int ndim;
     int64_t dim[2];    /* logical shape, as in checkpoints */
     int64_t padded[2]; /* with padding rows, which stay zero */
-    int64_t local[2];  /* this tensor-parallel rank's part of `padded`; same size on all */
+    int64_t local[2];  /* size of each tensor-parallel rank's part of `padded` */
     int tp_dim;        /* -1 replicated, 0 rows are split, 1 columns are split */
     int sharers;       /* if split: number of adjacent ranks that have the same part */
     TpGrad tp_grad;
@@ -53,15 +56,17 @@ typedef struct {
     float std;
 } Param;
 
-/* A part of a unit in which all rows have the same tp_grad and group, including gaps. */
+/* A part of a unit, including gaps between rows, in which all rows have the same tp_grad and the
+ * same group. */
 typedef struct {
     int64_t offset, count;
     ParamGroup group;
     TpGrad tp_grad;
 } Range;
 
-/* The pipeline stages that hold a unit: one, or, for a token table that is tied to the head, the
- * first and the last. The first stage listed counts it in norms and checkpoints. */
+/* The pipeline stages that hold a unit. A token table that is tied to the head is on the first and
+ * the last stage of the pipeline; every other unit is on one stage. stage[0] counts the unit in the
+ * gradient norm and writes it to checkpoints. */
 typedef struct {
     int stage[2], n;
 } Home;
@@ -90,7 +95,8 @@ typedef struct ParamTable {
     int n_units;
 } ParamTable;
 
-/* Packs start at multiples of this many elements, and units are padded to a multiple. */
+/* Packs start at multiples of this many elements, and the size of a unit is padded to a multiple of
+ * it. */
 #define PARAM_ALIGNMENT ((int64_t)128)
 
 /* Describes a row that is added to the table. param_table_layout computes the other fields of
@@ -114,14 +120,16 @@ int param_table_add(ParamTable *table, int unit, DType dtype, const ParamSpec *s
 void param_table_layout(ParamTable *table);
 void param_table_free(ParamTable *table);
 
-/* Return the number of logical (not padding) elements of one row, and of all rows. */
+/* Returns the number of logical (not padding) elements of one row. */
 int64_t param_count(const Param *param);
+/* Returns the number of logical elements of all rows. */
 int64_t param_table_count(const ParamTable *table);
 
 /* Returns whether this rank counts its part of row `param` in the gradient norm and writes it to
- * checkpoints. True for exactly one of the ranks that hold the same part: the first rank of a
- * tensor-parallel group if the row is not split, the first of the ranks that share a kv head, and
- * the first of the stages that hold the unit. `at` is this rank's place in a grid of `size`. */
+ * checkpoints. Exactly one of the ranks that hold the same part does so. If the row is not split,
+ * this is the first rank of the tensor-parallel group. If ranks share a kv head, it is the first of
+ * these ranks. If two stages hold the unit, it is on the first one. `at` is this rank's place in a
+ * grid of `size`. */
 bool param_owned_here(const ParamTable *table, int param, const GridPlace *size,
                       const GridPlace *at);
 

@@ -18,7 +18,7 @@ typedef enum {
 typedef struct {
     int peer;   /* the other stage */
     bool send;  /* true: send; false: receive */
-    int buffer; /* index of the pipeline's buffer */
+    int buffer; /* index of the buffer among the pipeline's buffers */
     /* Identifies the tensor, with the same value on both sides. Messages between two stages
      * match by their order; tests and the check of a schedule compare the tags. */
     int tag;
@@ -36,16 +36,16 @@ typedef struct {
     /* Pipeline buffers for its input and output: activations, or for backward their gradients;
      * -1 where the model begins or ends. */
     int in, out;
-    /* ACT_EXCHANGE: a group of transfers that run together: a range of the schedule's list of
-     * transfers. */
+    /* For ACT_EXCHANGE: the transfers that run together, as a range of the schedule's list of
+     * transfers (the first one and their number). */
     int transfer, n_transfers;
 } Action;
 
 /* A part of the model, and the actions that it can run for a micro-batch. Tensors have the residual
  * stream's shape and the storage type: `in` is the output of the layers before this part; `out` is
  * written (=) and read by the layers after it; dout is the gradient of out; din is written (=) with
- * the gradient of in. They are absent where the model begins or ends. After the call returns, the
- * caller may reuse them (in compute stream order). */
+ * the gradient of in. A tensor is absent where the model begins or ends. After the call returns,
+ * the caller may reuse the tensors (in compute stream order). */
 typedef struct {
     void (*forward)(void *self, const Action *action, Tensor in, Tensor out);
     void (*backward)(void *self, const Action *action, Tensor dout, Tensor din);
@@ -53,8 +53,9 @@ typedef struct {
     void *self;
 } Stage;
 
-/* Passes a decoding pass from stage to stage; all stages run it together. Implemented by
- * parallel/pipeline. NULL: there is only one stage. */
+/* Hands the residual stream of a decoding pass from stage to stage. All stages take part in every
+ * pass. Implemented by parallel/pipeline. A NULL pointer instead of a Relay means that there is
+ * only one stage. */
 typedef struct {
     /* receive sets x (n, C) to the residual stream from the layers before `chunk` of this stage;
      * send passes x on to the layers after it. */

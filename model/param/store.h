@@ -1,5 +1,5 @@
 /* store.h -- ParamStore, the interface between the model and the storage of weights and gradients.
- * The model tells it when it needs weights and when gradients are complete. (The other two
+ * The model tells the store when it needs weights and when gradients are complete. (The other two
  * interfaces are region.h and stage.h.)
  *
  * Before a step, the model announces in which order it will use its units. The store alone decides
@@ -19,7 +19,7 @@
 /* One use of a unit in a step. */
 typedef struct {
     int unit;
-    bool weight, gradient; /* whether it acquires the weights; whether it acquires the gradient */
+    bool weight, gradient; /* whether the unit's weights, and its gradient, are acquired */
 } Use;
 
 /* The purpose of a list of shards: to count each element once over all ranks (for the gradient
@@ -39,17 +39,17 @@ typedef struct ParamStore ParamStore;
 struct ParamStore {
     const ParamTable *table;
     GridPlace at; /* this rank's place in the grid: which part of a split row it has */
-    /* Begins a step with its uses in order. They determine which release of a unit's gradient is
-     * the first of the step (write, =) and which is the last (reduce over the ranks). A use in
-     * another order ends the program. n = 0: weights may be read in any order, and no gradients are
-     * used. */
+    /* Begins a step. `uses` lists all uses of units in the step, in order; a use in another order
+     * ends the program. The list tells the store which use of a gradient is the first of the step,
+     * which writes it (=), and which is the last, after which the gradient is reduced over the
+     * ranks. n = 0: weights may be read in any order, and no gradients are used. */
     void (*step_begin)(ParamStore *, const Use *uses, int64_t n);
     /* Makes the full weights of the unit available on the compute stream until release. */
     void (*acquire)(ParamStore *, int unit);
     void (*release)(ParamStore *, int unit);
     /* Valid between acquire and release: returns the table rows [param, param + n), which must be
-     * of one pack, as one dense tensor of the unit's dtype: (rows, cols), or (rows) for vectors,
-     * including padding. */
+     * of one pack, as one dense tensor of the unit's dtype. It is (rows, cols), or (rows) for
+     * vectors, and includes padding. */
     Tensor (*weight)(ParamStore *, int param, int n);
     /* Makes the unit's gradient available until grad_release. Returns true if it must be added to
      * (+=), false if every parameter of the unit must be written (=); the store zeroes gaps and
@@ -66,15 +66,15 @@ struct ParamStore {
     /* Makes the updated weights of a unit visible to the other ranks. All ranks call it for the
      * same units in the same order, even for units of which they have no shard. `updated` is an
      * event on another stream of the device, recorded after the update of this rank's shards of the
-     * unit. It must stay valid until the end of the next step, by which the store has waited for
-     * it, or until the store is destroyed. NULL: the update is on the compute stream. */
+     * unit. The event must stay valid until the end of the next step (by then the store has waited
+     * for it) or until the store is destroyed. NULL: the update is on the compute stream. */
     void (*publish)(ParamStore *, int unit, Event *updated);
     /* Whether publish may send weights while later units are still updated. If not, all units are
      * updated before the first one is published. */
     bool publish_overlaps;
-    /* (n_units) The order in which units are updated and published, so that those which the next
-     * step uses first come first; the same on all ranks of a stage. NULL: the order of the table.
-     */
+    /* (n_units) The order in which units are updated and published: the units that the next step
+     * uses first come first. It is the same on all ranks of a stage. NULL: the order of the
+     * table. */
     const int *order;
 };
 

@@ -51,7 +51,8 @@ static void print_model(FILE *to, const Architecture *a)
     print_number(to, "norm_epsilon", a->norm_epsilon);
     print_number(to, "initializer_range", a->initializer_range);
     fprintf(to, ", \"bias\": %s", truth(gpt2));
-    /* Both are derived from `bias` if they are not given. */
+    /* attention_bias and mlp_bias are derived from `bias` if they are not given, so print them only
+     * if they differ from that. */
     if (strcmp(a->attention_bias, gpt2 ? "all" : "none") != 0)
         fprintf(to, ", \"attention_bias\": \"%s\"", a->attention_bias);
     if (a->mlp_bias != gpt2) fprintf(to, ", \"mlp_bias\": %s", truth(a->mlp_bias));
@@ -102,7 +103,8 @@ char *architecture_config(const Architecture *a, DType dtype, const char *tokeni
 
 /* ---- from a config --------------------------------------------------------------------------- */
 
-/* Unless `fits`, appends the key, its value and the value that it would need. */
+/* Unless `fits`, appends to the message that `key` has the value `is` and would need the value
+ * `needed`. */
 static void require(FILE *to, bool fits, const char *key, const char *is, const char *needed)
 {
     if (fits) return;

@@ -1,6 +1,6 @@
 /* architecture.h -- Architecture: describes a model in the terms of other programs: GPT-2, Llama
  * and models of the same form. Files of other programs are read into this struct and written from
- * it. Here it is converted to a config and back. */
+ * it. The functions below convert it to a config and back. */
 #ifndef MODEL_WEIGHTS_ARCHITECTURE_H
 #define MODEL_WEIGHTS_ARCHITECTURE_H
 
@@ -45,9 +45,9 @@ char *architecture_config(const Architecture *a, DType dtype, const char *tokeni
  * false and sets err to every key that does not fit and the value that it would need. */
 bool architecture_of(const Config *config, Architecture *out, char *err, size_t n);
 
-/* Returns whether a run of the config computes the same as a model with the architecture's window,
- * which is so if the run's sequences are no longer than the window. If not, sets err, with the keys
- * to set. */
+/* Returns whether a run of the config computes the same as a model with the architecture's sliding
+ * window. It does if no sequence can be longer than the window (model.max_position_embeddings). If
+ * not, sets err to a message with the keys to set. */
 bool architecture_check_window(const Architecture *a, const Config *config, char *err, size_t n);
 
 #endif

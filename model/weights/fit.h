@@ -16,12 +16,13 @@ void weights_print_misfit(FILE *to, const char *name, const SourceTensor *t, int
 /* Describes the model that weights_match compares with a source. */
 typedef struct {
     const char *(*name)(const void *context, int i); /* the name of tensor i of the model */
-    /* Called with tensor i of the model and the source's tensor of this name: -1 or NULL if that
-     * side has none. */
+    /* Called with tensor i of the model and the source's tensor of the same name. t is NULL if only
+     * the model has it, i is -1 if only the source has it. */
     void (*visit)(void *context, const SourceTensor *t, int i);
     void *context;
 } WeightMatch;
-/* Visits the `count` tensors of a model in order, and then the source's other tensors. */
+/* Visits the `count` tensors of a model in order, and then the source's tensors that the model does
+ * not have. */
 void weights_match(const WeightSource *source, const WeightMatch *match, int count);
 /* Prints a line for each tensor that is missing, has another shape than the parameter of this name,
  * or belongs to no parameter. After 40 lines, prints only the number of the rest. Dtypes are not

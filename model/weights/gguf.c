@@ -26,8 +26,9 @@ static int64_t tensor_bytes_of(const GgufTensor *t)
 
 /* ---- what fits ------------------------------------------------------------------------------- */
 
-/* If merges join characters, a file has a score for each token instead of merges (gguf_keys.c).
- * This gives the same order if all merges that make the same token are adjacent. */
+/* Returns whether a GGUF file can represent the order of the merges. If merges join characters, the
+ * file has a score for each token instead of merges (gguf_keys.c). The scores give the same order
+ * if all merges that make the same token are adjacent. */
 static bool merges_fit(const Tokenizer *t)
 {
     bool space, fits = true;

@@ -16,7 +16,7 @@ enum { GGUF_ALIGNMENT = 32 };
 typedef struct {
     const char *name; /* the model's name, for people */
     const Architecture *model;
-    const Tokenizer *tokenizer; /* NULL: the file states that it has none */
+    const Tokenizer *tokenizer; /* NULL: the file states that it has no tokenizer */
     int32_t bos, eos;           /* ids of the tokens that begin and end a text; -1: none */
     /* Type of the matrices: F32, F16 or BF16. Vectors and the position table are f32, because
      * programs that read the file support no other type for them. */

@@ -124,7 +124,8 @@ static TokenKind kind_of(const Tokenizer *t, int64_t id)
     return id < tokenizer_vocab_size(t) ? tokenizer_kind(t, (int32_t)id) : TOKEN_UNUSED;
 }
 
-/* Rows of the token table without a token also need a unique name. */
+/* Appends the name and the kind of each id. An id without a token needs a unique name, too, such as
+ * "[PAD259]". */
 static void put_tokens(GgufBytes *b, const Tokenizer *t, int64_t vocab)
 {
     gguf_key_array(b, "tokenizer.ggml.tokens", GGUF_STRING, vocab);
@@ -154,8 +155,10 @@ static void put_merges(GgufBytes *b, const Tokenizer *t)
     }
 }
 
-/* If merges join characters, programs choose the next pair by the score of the token that it makes,
- * the highest first. So a token's score is the negative position of its merges. */
+/* Appends the scores of all ids, which replace the list of merges if merges join characters.
+ * Programs that read the file choose the next pair by the score of the token that it makes, the
+ * highest score first. So a token's score is -(k + 1), where k is the number of the first merge
+ * that makes it. */
 static void put_scores(GgufBytes *b, const Tokenizer *t, int64_t vocab)
 {
     int64_t merges = tokenizer_merge_count(t);
@@ -176,8 +179,8 @@ static void tokenizer_keys(GgufBytes *b, const GgufModel *model)
         gguf_key_string(b, "tokenizer.ggml.model", "none");
         return;
     }
-    /* "gpt2" means byte-level BPE of every kind; `pre` is the pattern that splits text into words.
-     * "llama" means that merges join characters. */
+    /* "gpt2" means byte-level BPE of every kind, "llama" that merges join characters.
+     * tokenizer.ggml.pre names the pattern that splits text into words. */
     bool characters = tokenizer_joins_characters(t, &space);
     gguf_key_string(b, "tokenizer.ggml.model", characters ? "llama" : "gpt2");
     gguf_key_string(b, "tokenizer.ggml.pre", characters ? "default" : tokenizer_pattern_name(t));

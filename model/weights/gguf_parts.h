@@ -27,7 +27,7 @@ typedef struct {
 void gguf_put(GgufBytes *b, uint64_t value, size_t size);
 /* Appends a string: its length and its bytes. */
 void gguf_put_string(GgufBytes *b, const char *text);
-/* Append a key with its value. */
+/* Each of these appends a key with its value. */
 void gguf_key_u32(GgufBytes *b, const char *key, int64_t value);
 void gguf_key_f32(GgufBytes *b, const char *key, double value);
 void gguf_key_bool(GgufBytes *b, const char *key, bool value);
@@ -45,16 +45,16 @@ void gguf_keys(GgufBytes *b, const GgufModel *model);
 
 enum { GGUF_NAME = 64, GGUF_MOST_PARTS = 3 };
 
-/* A tensor of the file: one of ours, or q, k and v one below the other. */
+/* A tensor of the file. It holds one of our tensors, or q, k and v one below the other. */
 typedef struct {
     char name[GGUF_NAME];
     DType dtype;
     int64_t rows, cols; /* cols 0: a vector */
     int part[GGUF_MOST_PARTS], n_parts;
-    /* Not 0: the number of rows per head. The two halves of each head's rows are interleaved
-     * (sink_tensor). */
+    /* If not 0: the number of rows per head; the two halves of each head's rows are then
+     * interleaved when they are written (sink_tensor). */
     int64_t head;
-    float *values; /* not NULL: the vector's values, computed here, instead of parts */
+    float *values; /* not NULL: a vector computed here, which has no parts */
 } GgufTensor;
 
 typedef struct {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The architectures that have a tensor. */
+/* The condition under which an architecture has a tensor (has). */
 typedef enum {
     ALWAYS,
     GPT2,
@@ -22,8 +22,9 @@ typedef enum {
     UNTIED
 } When;
 
-/* A tensor with its name in the file, our name, and its shape: a letter for each dimension
- * (size_of), no columns for a vector. In a block, the block's name is put before both names. */
+/* A tensor: its name in the file, the names of our tensors that it holds, and its shape, with a
+ * letter for each dimension (size_of); 0 columns: a vector. For a tensor of a block, the block's
+ * name is put before all these names. */
 typedef struct {
     const char *name, *ours[GGUF_MOST_PARTS];
     char rows, cols;
@@ -146,8 +147,8 @@ static bool add(Listing *l, const Row *row, int64_t number)
     *t = (GgufTensor){.rows = size_of(m, row->rows), .cols = size_of(m, row->cols)};
     bool plain = t->cols == 0 || strcmp(row->name, "position_embd.weight") == 0;
     t->dtype = plain ? F32 : l->model->dtype;
-    /* For llama, llama.cpp's RoPE rotates adjacent rows; for the other architectures it rotates
-     * halves, as we do. */
+    /* For Llama, llama.cpp's RoPE rotates pairs of adjacent rows, so rows are interleaved. For the
+     * other architectures it pairs rows of the two halves of a head, as this program does. */
     if (row->turned && m->kind == ARCHITECTURE_LLAMA) t->head = m->head_dim;
     if (number < 0) {
         snprintf(t->name, sizeof t->name, "%s", row->name);

@@ -44,8 +44,8 @@ static int member(const Reading *r, int parent, const char *key)
     return ABSENT;
 }
 
-/* Returns an integer from `least` to 2^31 - 1; `otherwise` if the key is absent. If `otherwise` is
- * negative, the key is required. */
+/* Reads the integer `key`, from `least` to 2^31 - 1. If it is missing, returns `otherwise`, but if
+ * `otherwise` is negative, this is an error. */
 static int64_t integer(Reading *r, int parent, const char *key, int64_t least, int64_t otherwise)
 {
     int i = member(r, parent, key);
@@ -57,8 +57,8 @@ static int64_t integer(Reading *r, int parent, const char *key, int64_t least, i
     return least;
 }
 
-/* Returns a positive number; `otherwise` if the key is absent. If `otherwise` is 0, the key is
- * required. */
+/* Reads the positive number `key`. If it is missing, returns `otherwise`, but if `otherwise` is 0,
+ * this is an error. */
 static double number(Reading *r, int parent, const char *key, double otherwise)
 {
     int i = member(r, parent, key);
@@ -78,8 +78,8 @@ static bool flag(Reading *r, const char *key, bool otherwise)
     return cJSON_IsTrue(r->json.node[i].item);
 }
 
-/* Returns a string; `otherwise` if the key is absent. A value that is not a string is refused, and
- * gives "". */
+/* Reads the string `key`; returns `otherwise` if it is missing. Another type is an error and gives
+ * "". */
 static const char *word(Reading *r, int parent, const char *key, const char *otherwise)
 {
     int i = member(r, parent, key);
@@ -237,7 +237,7 @@ static bool same_scaling(const Architecture *a, const Architecture *b)
 }
 
 /* Reads RoPE's keys: rope_theta and rope_scaling before transformers 5, rope_parameters since. A
- * file for both versions has them twice. */
+ * file written for both versions has all of them, and they must agree. */
 static void read_rope(Reading *r, Architecture *out)
 {
     static const char *const names[] = {"rope_scaling", "rope_parameters"};
@@ -280,8 +280,8 @@ static bool has_windows(Reading *r, int list)
     return false;
 }
 
-/* Reads the size of the sliding window. In Mistral's configs a missing key means 4096 and null
- * means no window; Qwen's have a switch and the number of blocks without a window. */
+/* Reads the size of the sliding window. In Mistral's configs a missing key means 4096, null no
+ * window. Qwen's have a switch and the number of blocks that have no window (max_window_layers). */
 static void read_window(Reading *r, const char *type, Architecture *out)
 {
     bool mistral = strcmp(type, "mistral") == 0, qwen = strncmp(type, "qwen", 4) == 0;
@@ -311,7 +311,7 @@ static void read_gpt2(Reading *r, Architecture *out)
     out->attention_bias = "all";
     out->mlp_bias = true;
     out->tied = flag(r, "tie_word_embeddings", true);
-    out->rope_theta = 10000; /* not read */
+    out->rope_theta = 10000; /* not used: GPT-2 has no RoPE */
     if (out->hidden % out->heads != 0)
         refuse(r, member(r, ROOT, "n_embd"), "n_embd is not a multiple of n_head");
     out->head_dim = out->hidden / out->heads;
@@ -355,7 +355,7 @@ static void read_all(Reading *r, Architecture *out)
         refuse(r, ROOT, "this is not a JSON object");
         return;
     }
-    /* Another reader may use the first of two equal keys. */
+    /* Refuse repeated keys: another program might use the other value. */
     for (int i = ROOT + 1; i < r->json.node[ROOT].end; i = r->json.node[i].end)
         if (json_duplicate(&r->json, ROOT, i))
             refuse(r, i, "%.60s is there twice", r->json.node[i].item->string);

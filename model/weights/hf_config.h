@@ -13,7 +13,7 @@ bool hf_config_parse(Architecture *out, const char *path, const char *text, size
                      size_t n);
 
 /* Returns the text of a config.json for transformers, with the keys of version 5 and those of
- * version 4. A token that the tokenizer does not have is -1. The caller frees the text. */
+ * version 4. `bos` or `eos` is -1 if the tokenizer has no such token. The caller frees the text. */
 char *hf_config_print(const Architecture *a, DType dtype, int32_t bos, int32_t eos);
 
 #endif

@@ -37,7 +37,8 @@ static void put_token(FILE *to, const char *key, int32_t id)
         put_integer(to, key, id);
 }
 
-/* Prints the members for RoPE scaling; "type" is the name of "rope_type" in old versions. */
+/* Prints the members for RoPE scaling; with `old` also "type", the name of "rope_type" in old
+ * versions. */
 static void put_scaling(FILE *to, const Architecture *a, bool old)
 {
     char factor[40], low[40], high[40];

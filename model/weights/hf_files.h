@@ -12,7 +12,7 @@ bool hf_file_exists(const char *folder, const char *name);
  * followed only if it leads to a file in the folder, or, in a snapshot of Hugging Face's cache, to
  * one of the cache's blobs. Returns -1 and sets err on failure. */
 int hf_file_open(const char *folder, const char *name, int64_t *bytes, char *err, size_t n);
-/* Opens a file in the same way and reads all of it, if it has at most `most` bytes. The caller
+/* Opens a file as hf_file_open does and reads all of it, if it has at most `most` bytes. The caller
  * frees *text, which ends with a zero byte. Returns false and sets err on failure. */
 bool hf_file_read(const char *folder, const char *name, int64_t most, char **text, size_t *bytes,
                   char *err, size_t n);

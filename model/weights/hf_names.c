@@ -13,8 +13,8 @@ typedef struct {
     const char *ours;
     bool of_block;
     const char *gpt2;
-    int part;        /* its third of a tensor in GPT-2's files; -1: it is a whole tensor */
-    bool transposed; /* in GPT-2's files */
+    int part;        /* which third of a tensor it is in GPT-2's files; -1: a whole tensor */
+    bool transposed; /* stored transposed in GPT-2's files */
     const char *llama;
 } Row;
 

@@ -7,18 +7,18 @@
 
 enum { HF_NAME = 80, HF_MOST_PARTS = 3 };
 
-/* The place of one of our tensors in Hugging Face's files. */
+/* Where and how one of our tensors is stored in Hugging Face's files. */
 typedef struct {
-    char name[HF_NAME]; /* "transformer.h.7.attn.c_attn.weight" */
-    /* GPT-2 stores q, k and v as thirds of one tensor, side by side: the number of this tensor's
-     * third; -1: the tensor is not divided. */
+    char name[HF_NAME]; /* such as "transformer.h.7.attn.c_attn.weight" */
+    /* For q, k and v of GPT-2, which are stored side by side in one tensor: which third of it this
+     * tensor is (0, 1 or 2). -1: it is a whole tensor. */
     int part;
     /* A matrix of GPT-2's blocks, which is stored as (in, out); ours is (out, in). */
     bool transposed;
 } HfPlace;
 
-/* Finds the place of our tensor `ours` in files of this architecture. Returns false if such models
- * have no tensor of this name. */
+/* Finds where our tensor `ours` is stored in files of this architecture. Returns false if such
+ * models have no tensor of this name. */
 bool hf_name_of(ArchitectureKind kind, const char *ours, HfPlace *out);
 
 /* One of our tensors that is stored in a tensor of Hugging Face's. */

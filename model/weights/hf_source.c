@@ -21,7 +21,7 @@ typedef struct {
     int file;
     int64_t at;      /* offset in its file at which the file's tensor begins */
     int64_t width;   /* for a transposed tensor: the number of columns of the file's tensor */
-    int64_t column;  /* its first element; for a transposed tensor its first column in the file */
+    int64_t column;  /* where it begins in the file's tensor: element or, if transposed, column */
     bool transposed; /* the file stores it as (in, out) */
 } Where;
 
@@ -31,7 +31,7 @@ typedef struct {
     bool tied;
     char *folder;
     StringList files;
-    Where *where; /* the place of each tensor */
+    Where *where; /* where each tensor is stored */
     int capacity;
     int fd, opened; /* the open file, and its number; -1: none */
     char *block;    /* rows of a transposed tensor, as stored in the file */
@@ -79,9 +79,9 @@ static void close_hf(WeightSource *source)
     free(s);
 }
 
-/* Copies `rows` columns of the file's tensor, each of `in` elements, to rows of `out`. `block` has
- * `rows_there` rows of the file, which become columns [from, from + rows_there) of `out`. Each has
- * `stride` elements, and the wanted columns begin at its first element. */
+/* Transposes a part of the file's tensor, of which `block` has `rows_there` rows of `stride`
+ * elements. Column r of `block`, r < rows, is copied to columns [from, from + rows_there) of row r
+ * of `out`, which has `in` columns. */
 static void transpose(char *out, const char *block, int64_t rows, int64_t in, int64_t from,
                       int64_t rows_there, int64_t stride, size_t size)
 {
@@ -203,8 +203,8 @@ static bool index_names(const HfIndex *index, const char *tensor, int file)
     return false;
 }
 
-/* Checks that a file has exactly the tensors that the index assigns to it: another reader would use
- * a tensor that this one does not see. */
+/* Checks that a file has exactly the tensors that the index assigns to it. Otherwise another reader
+ * might use a tensor that this one does not see. */
 static bool check_index(const HfIndex *index, const Safetensors *st, int file, const char *path,
                         char *err, size_t n)
 {
@@ -248,7 +248,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Refuses files in which one of our tensors is stored twice, with the prefix and without it. */
+/* Refuses files in which one of our tensors is stored twice: under a name with the prefix
+ * "transformer." or "model.", and under one without it. */
 static bool check_once(const HfSource *s, char *err, size_t n)
 {
     int count = s->base.n_tensors;

@@ -17,11 +17,11 @@ bool hf_folder_config(const char *folder, Architecture *out, char *err, size_t n
  *
  * Tensors that are not weights (hf_name_is_buffer), and a head that is tied to the token table, are
  * left out. Any other tensor that such a model does not have is an error, and so is a tensor that
- * is not a matrix or vector of floating-point numbers. weights_fit (fit.h) checks whether the
+ * is not a matrix or vector of floating-point numbers. weights_misfits (fit.h) checks whether the
  * shapes are those of the model.
  *
- * Files are read only from this folder: a name with a slash, or a symbolic link that leads
- * elsewhere, is refused, except for the links of Hugging Face's cache to FOLDER/../../blobs. Pickle
+ * Files are read only from this folder: a name with a slash is refused, and so is a symbolic link
+ * that leads elsewhere. Links of Hugging Face's cache to FOLDER/../../blobs are allowed. Pickle
  * files are never read. Returns false and sets err and *code on failure: EXIT_MISSING if the folder
  * has no weights in a supported format, EXIT_DAMAGED for other errors. */
 bool hf_source_open(const char *folder, const Architecture *architecture, WeightSource **out,

@@ -15,7 +15,7 @@
 /* A tensor of Hugging Face's files, made of one or three of ours. */
 typedef struct {
     char name[HF_NAME];
-    int part[HF_MOST_PARTS], n_parts; /* their numbers in the source */
+    int part[HF_MOST_PARTS], n_parts; /* numbers of our tensors in the source */
     bool transposed;
     int file;
     SafetensorsEntry entry;
@@ -36,7 +36,7 @@ enum { WINDOW_BYTES = 1 << 20 };
 
 static Whole *find_whole(Writing *w, const HfPlace *place)
 {
-    /* The parts of a tensor are close to each other. */
+    /* Search from the end, because the parts of a tensor are close to each other. */
     for (int i = w->n; i-- > 0;)
         if (strcmp(w->whole[i].name, place->name) == 0) return &w->whole[i];
     Whole *whole = &w->whole[w->n++];
@@ -194,7 +194,7 @@ static bool write_file(Writing *w, const char *folder, int number,
         entry[count] = w->whole[first + count].entry;
         w->written->bytes += entry[count++].bytes;
     }
-    /* All tensors have the same type, so they keep their order. */
+    /* All tensors have the same type, so safetensors_header keeps their order. */
     char *header = safetensors_header(entry, count, metadata, 1, &header_bytes);
     char *name = file_name(w, number), *path = text_format("%s/%s", folder, name);
     AtomicFile file;

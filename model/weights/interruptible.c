@@ -1,5 +1,5 @@
-/* interruptible.c -- implements interruptible.h. Blocked signals can be queried, so this needs no
- * signal handler and no global variable. */
+/* interruptible.c -- implements interruptible.h. A blocked signal that arrives stays pending, which
+ * sigpending tells, so this needs no signal handler and no global variable. */
 #include "model/weights/interruptible.h"
 
 #include "model/core/check.h"
@@ -11,7 +11,7 @@ static const int taken[] = {SIGINT, SIGTERM, SIGHUP};
 enum { N_TAKEN = sizeof taken / sizeof *taken };
 
 typedef struct {
-    WeightSource base; /* must come first */
+    WeightSource base; /* must come first: a WeightSource is this struct */
     WeightSource *inner;
     sigset_t held, usual;
 } Interruptible;

@@ -5,10 +5,10 @@
 
 #include "model/weights/source.h"
 
-/* Presents the tensors of `inner`, and closes `inner` when it is closed. Until then, this thread
- * blocks SIGINT, SIGTERM and SIGHUP, except for those that are ignored, as with nohup; after one of
- * them arrives, all reads fail. Closing unblocks the signals, so a signal that has arrived then
- * ends the process. Close it only after removing incomplete files. */
+/* Returns a source with the tensors of `inner`; closing it closes `inner`, too. Until it is closed,
+ * this thread blocks SIGINT, SIGTERM and SIGHUP, except those that are ignored (as with nohup).
+ * Once one of them has arrived, all reads fail. Closing unblocks the signals, and one that has
+ * arrived then ends the process. So remove incomplete files before closing. */
 WeightSource *interruptible_source(WeightSource *inner);
 
 #endif

@@ -1,5 +1,5 @@
-/* llmc.c -- reads and writes the header of llm.c's model files, and computes the place of each
- * tensor. See llmc.h. */
+/* llmc.c -- reads and writes the header of llm.c's model files, and computes where each tensor is
+ * stored. See llmc.h. */
 #include "model/weights/llmc.h"
 
 #include "model/core/check.h"
@@ -46,8 +46,8 @@ static int32_t int_at(const unsigned char *bytes, int i)
     return out;
 }
 
-/* Sets `err` to an error about a file that is not a model, and names what it is, if its first
- * number shows that. */
+/* Sets `err` to an error about a file that is not a model. If the first number shows what the file
+ * is, the error says so. Returns false. */
 static bool other_magic(int32_t magic, char *err, size_t n)
 {
     static const struct {
@@ -107,7 +107,7 @@ bool llmc_parse(LlmcHeader *out, const void *bytes, size_t n, int64_t file_bytes
                              fields[i].name, (long long)value, (long long)fields[i].most);
         *field_of(out, i) = value;
     }
-    /* Another program may give the other numbers a meaning that changes the model. */
+    /* The other numbers must be zero: a program that uses them may mean another model. */
     for (int i = FIRST_FIELD + FIELDS; i < HEADER_INTS; i++)
         if (int_at(bytes, i) != 0)
             return error_set(err, err_n,
@@ -139,7 +139,7 @@ void llmc_header_bytes(const LlmcHeader *header, unsigned char out[LLMC_HEADER_B
 static const struct {
     const char *name;
     int rows, cols;
-    int parts; /* number of tensors from here that are one of llm.c's; 0: part of one above */
+    int parts; /* tensors, from this one on, that are one in the file; 0: part of one above */
 } kinds[] = {
     {"attn.norm.weight", 1, 0, 1},
     {"attn.norm.bias", 1, 0, 1},
@@ -160,7 +160,7 @@ static const struct {
 };
 enum { KINDS = sizeof kinds / sizeof *kinds, OUTSIDE_BLOCKS = 4 };
 
-/* *sum += a b c; returns false on overflow. */
+/* Adds a * b * c to *sum. Returns false on overflow. */
 static bool add_product(int64_t *sum, int64_t a, int64_t b, int64_t c)
 {
     int64_t product;

@@ -28,21 +28,21 @@ void llmc_header_bytes(const LlmcHeader *header, unsigned char out[LLMC_HEADER_B
 /* Returns the size of the whole file, or -1 if it overflows. */
 int64_t llmc_file_bytes(const LlmcHeader *header);
 
-/* The place of one of our tensors in the weights. llm.c stores q, k and v as one matrix, one below
- * the other; each has its own place here. */
+/* Where one of our tensors is stored in the file. llm.c stores q, k and v as one matrix, one below
+ * the other; here each of them is a tensor of its own. */
 typedef struct {
     SourceTensor tensor;
     int64_t offset; /* its first element, counted from the first weight */
-    int64_t gap;    /* elements after it that are padding: rows of the vocabulary */
+    int64_t gap;    /* elements of padding after it: rows that pad the vocabulary */
 } LlmcPlace;
-/* Returns the places of all tensors in the order of the file, without gaps, and sets *count to
- * their number; the caller frees the array. */
+/* Lists where all tensors are stored, in the order of the file; apart from padding they follow each
+ * other without gaps. Sets *count to their number. The caller frees the array. */
 LlmcPlace *llmc_places(const LlmcHeader *header, int *count);
 
 /* Opens the file `path` as a source, and sets *header. Padding rows of the vocabulary are left out.
- * If `path` is a folder of an llm.c run, opens the newest model in it that is complete, which a
- * file DONE_%08d shows. *opened is the path of the file; the caller frees it. Returns false and
- * sets `err` and *missing (whether there is no such file) on failure. */
+ * If `path` is a folder of an llm.c run, opens the newest model in it that is complete, as a file
+ * DONE_%08d shows. *opened is the path of the file; the caller frees it. Returns false and sets
+ * `err` and *missing (whether there is no such file) on failure. */
 bool llmc_source_open(const char *path, LlmcHeader *header, WeightSource **out, char **opened,
                       bool *missing, char *err, size_t n);
 

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 typedef struct {
-    WeightSource source; /* must come first */
-    LlmcPlace *place;    /* the place of each tensor */
+    WeightSource source; /* must come first: a WeightSource is this struct */
+    LlmcPlace *place;    /* where each tensor is stored */
     int fd;
     char *path;
 } LlmcSource;
@@ -54,9 +54,9 @@ static int64_t step_done(const char *name)
     return strcmp(again, name) == 0 ? step : -1;
 }
 
-/* Returns the path of the newest complete model in the folder, which the caller frees, or NULL with
- * `err` set. llm.c writes DONE_N after all files of step N, so a model without it may be
- * truncated. */
+/* Returns the path of the newest complete model in the folder; the caller frees it. If there is
+ * none, returns NULL and sets `err`. llm.c writes DONE_N after all files of step N, so a model
+ * without it may be truncated. */
 static char *newest_model(const char *folder, char *err, size_t n)
 {
     struct dirent **entry;

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the index of the source's tensor for a place, or -1 with `err` set if it has none of this
- * shape. */
+/* Returns the index of the source's tensor that has the name and shape of `place`. If there is
+ * none, returns -1 and sets `err`. */
 static int find(const WeightSource *source, const SourceTensor *place, char *err, size_t n)
 {
     int index = weight_source_find(source, place->name);
@@ -21,7 +21,8 @@ static int find(const WeightSource *source, const SourceTensor *place, char *err
            1;
 }
 
-/* Checks that every tensor of the source has a place: leaving one out would change the model. */
+/* Checks that the source has every tensor of the file, and no other: a tensor without a place in
+ * the file would be left out, which would change the model. */
 static bool check_all(const WeightSource *source, const LlmcPlace *place, int count, char *err,
                       size_t n)
 {

@@ -103,7 +103,8 @@ static bool parse_dtype(JsonCursor *j, DType *out)
 {
     char *name = json_take_string(j);
     if (name == NULL) return false;
-    /* Old files have causal masks as BOOL, with the element size of a U8. They are left out. */
+    /* Old files have causal masks of type BOOL, whose elements have the size of a U8. The masks are
+     * not weights and are left out later, so U8 will do. */
     bool mask = strcmp(name, "BOOL") == 0;
     if (mask) *out = U8;
     bool known = mask || dtype_from_safetensors(name, out) ||

@@ -24,8 +24,9 @@ bool sink_open(WeightSink *sink, const FsOps *fs, const char *path, int64_t byte
 bool sink_write(WeightSink *sink, const void *data, size_t bytes, char *err, size_t n);
 bool sink_zeros(WeightSink *sink, int64_t bytes, char *err, size_t n);
 /* Writes a whole tensor of the source as type `to`, rows in order. If `head` is not 0, it is the
- * number of rows per head, and in each head, row s * head/2 + i (s = 0, 1) becomes row 2 i + s:
- * RoPE rotates the two halves of a head here, but adjacent rows in other programs. */
+ * number of rows per head, and the two halves of each head are interleaved: row s * head/2 + i (s =
+ * 0, 1) becomes row 2 i + s. The reason: RoPE pairs rows of the two halves here, but adjacent rows
+ * in other programs. */
 bool sink_tensor(WeightSink *sink, WeightSource *source, int index, DType to, int64_t head,
                  char *err, size_t n);
 /* Ends the file: if `good`, syncs and renames it; otherwise removes it. Returns whether the file

@@ -45,8 +45,8 @@ static uint16_t f16_from_f64(double x)
 #define GET_BF16(data, i) bf16_to_f32(((const uint16_t *)(data))[i])
 #define GET_F16(data, i)  f16_to_f32(((const uint16_t *)(data))[i])
 
-/* Converts each element with PUT; counts those that became infinite. Every type's largest finite
- * value is a float or a double, so the comparison after the conversion is exact. */
+/* Converts each element with `put`, and reads it back with `back` to count the finite elements that
+ * became infinite. */
 #define CONVERT(FROM, TYPE, TO, put, back)                                                         \
     for (int64_t i = 0; i < count; i++) {                                                          \
         TYPE x = GET_##FROM(in, i);                                                                \

@@ -61,7 +61,7 @@ static void open_valid(ChoiceFile *f)
     free(bytes);
 }
 
-static void test_a_file_gives_its_examples_and_sequences(void **state)
+static void test_a_valid_file_gives_the_expected_examples_and_sequences(void **state)
 {
     (void)state;
     ChoiceFile f;
@@ -103,7 +103,7 @@ static void test_a_long_context_loses_its_first_tokens(void **state)
     choice_file_close(&f);
 }
 
-static void test_the_lowest_loss_per_token_chooses(void **state)
+static void test_the_completion_with_the_lowest_loss_per_token_is_chosen(void **state)
 {
     (void)state;
     ChoiceFile f;
@@ -125,7 +125,7 @@ static void test_the_lowest_loss_per_token_chooses(void **state)
     choice_file_close(&f);
 }
 
-static void test_a_file_that_is_cut_anywhere_is_refused(void **state)
+static void test_a_truncated_file_is_refused(void **state)
 {
     (void)state;
     size_t size;
@@ -142,7 +142,7 @@ static void test_a_file_that_is_cut_anywhere_is_refused(void **state)
 
 /* A flipped bit is refused, except in the words that the format does not use. In the examples only
  * a token may become another one. */
-static void test_each_flipped_bit_is_an_error_or_a_valid_reading(void **state)
+static void test_a_flipped_bit_is_refused_or_gives_a_valid_file(void **state)
 {
     (void)state;
     size_t size;
@@ -227,11 +227,11 @@ static void test_mutated_files_are_read_or_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_file_gives_its_examples_and_sequences),
+        cmocka_unit_test(test_a_valid_file_gives_the_expected_examples_and_sequences),
         cmocka_unit_test(test_a_long_context_loses_its_first_tokens),
-        cmocka_unit_test(test_the_lowest_loss_per_token_chooses),
-        cmocka_unit_test(test_a_file_that_is_cut_anywhere_is_refused),
-        cmocka_unit_test(test_each_flipped_bit_is_an_error_or_a_valid_reading),
+        cmocka_unit_test(test_the_completion_with_the_lowest_loss_per_token_is_chosen),
+        cmocka_unit_test(test_a_truncated_file_is_refused),
+        cmocka_unit_test(test_a_flipped_bit_is_refused_or_gives_a_valid_file),
         cmocka_unit_test(test_errors_give_the_offset_of_the_mistake),
         cmocka_unit_test(test_mutated_files_are_read_or_refused),
     };

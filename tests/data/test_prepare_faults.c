@@ -92,7 +92,7 @@ static void corpus_close(Corpus *c)
     free(c->bytes);
 }
 
-static void a_failing_call_leaves_no_partial_corpus(void **state)
+static void a_failing_file_operation_leaves_no_partial_corpus(void **state)
 {
     (void)state;
     Corpus c;
@@ -145,7 +145,7 @@ static void preparing_succeeds_after_a_process_was_killed_at_any_call(void **sta
     corpus_close(&c);
 }
 
-static void preparing_completes_short_writes(void **state)
+static void preparing_continues_short_writes_until_all_is_written(void **state)
 {
     (void)state;
     Corpus c;
@@ -207,9 +207,9 @@ static void a_folder_is_in_use_only_while_its_writer_runs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_failing_call_leaves_no_partial_corpus),
+        cmocka_unit_test(a_failing_file_operation_leaves_no_partial_corpus),
         cmocka_unit_test(preparing_succeeds_after_a_process_was_killed_at_any_call),
-        cmocka_unit_test(preparing_completes_short_writes),
+        cmocka_unit_test(preparing_continues_short_writes_until_all_is_written),
         cmocka_unit_test(a_folder_is_in_use_only_while_its_writer_runs),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);

@@ -229,7 +229,7 @@ static void a_folder_gives_all_files_in_it_in_the_order_of_their_names(void **st
 
 #define LINES(...) text_add_file(&t, "a.jsonl", lines, strlen(lines), __VA_ARGS__, err, sizeof err)
 
-static void bad_lines_are_errors_that_help_or_are_counted_and_skipped(void **state)
+static void bad_lines_are_refused_with_advice_or_counted_and_skipped(void **state)
 {
     (void)state;
     static const char lines[] = "{\"id\": 7, \"body\": \"one\", \"t\": \"x\"}\nno\n\n{\"id\": 8}\n";
@@ -266,7 +266,7 @@ static void check_line(const char *name, const char *line, const char *want)
 }
 
 /* The user pastes the command into a shell, and the key comes from the data. */
-static void a_key_in_a_command_is_one_word(void **state)
+static void keys_in_suggested_commands_are_quoted_for_the_shell(void **state)
 {
     (void)state;
 #define NO_TEXT(keys) "a.jsonl:1 has no string called \"text\"; it has " keys
@@ -296,7 +296,7 @@ static void the_error_about_a_json_document_says_that_it_is_one(void **state)
     check_line("a.json", "{\"text\":\"x\"}\n[\n", "a.json:2" BAD_LINE "data.skip_bad_lines=true");
 }
 
-static void changes_of_the_text_are_counted(void **state)
+static void changed_line_ends_and_dropped_byte_order_marks_are_counted(void **state)
 {
     (void)state;
     static const char text[] = "\xEF\xBB\xBFone\r\ntwo\r\r\nthree\n";
@@ -355,13 +355,13 @@ int main(void)
         cmocka_unit_test(a_file_that_fails_while_it_is_read_is_refused),
         cmocka_unit_test(compressed_bytes_are_checked_like_uncompressed_ones),
         cmocka_unit_test(zeros_after_a_gzip_member_are_ignored),
-        cmocka_unit_test(a_key_in_a_command_is_one_word),
+        cmocka_unit_test(keys_in_suggested_commands_are_quoted_for_the_shell),
         cmocka_unit_test(the_error_about_a_json_document_says_that_it_is_one),
         cmocka_unit_test(compressed_files_are_decompressed_and_must_be_complete),
         cmocka_unit_test(the_error_about_a_compressed_file_without_its_library_names_the_kind),
         cmocka_unit_test(a_folder_gives_all_files_in_it_in_the_order_of_their_names),
-        cmocka_unit_test(bad_lines_are_errors_that_help_or_are_counted_and_skipped),
-        cmocka_unit_test(changes_of_the_text_are_counted),
+        cmocka_unit_test(bad_lines_are_refused_with_advice_or_counted_and_skipped),
+        cmocka_unit_test(changed_line_ends_and_dropped_byte_order_marks_are_counted),
         cmocka_unit_test(a_text_longer_than_the_memory_limit_is_kept_in_a_file),
     };
     return cmocka_run_group_tests_name("text files", tests, NULL, NULL);

@@ -216,7 +216,7 @@ static void test_training_reports_the_largest_possible_vocabulary(void **state)
 }
 
 /* A vocabulary that is a limit ends with the last pair that occurs twice. */
-static void test_a_limit_on_the_vocabulary_stops_at_pairs_that_occur_once(void **state)
+static void test_training_up_to_a_limit_ends_before_pairs_that_occur_once(void **state)
 {
     (void)state;
     static const uint8_t text[] = "the cat the cat sat";
@@ -385,7 +385,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_words_are_split_as_by_gpt2s_regular_expression),
     cmocka_unit_test(test_training_gives_the_same_merges_as_naive_training),
     cmocka_unit_test(test_training_reports_the_largest_possible_vocabulary),
-    cmocka_unit_test(test_a_limit_on_the_vocabulary_stops_at_pairs_that_occur_once),
+    cmocka_unit_test(test_training_up_to_a_limit_ends_before_pairs_that_occur_once),
     cmocka_unit_test(test_encoding_gives_the_same_ids_as_naive_encoding),
     cmocka_unit_test(test_decoding_gives_back_any_encoded_bytes),
     cmocka_unit_test(test_cached_words_get_the_same_ids),

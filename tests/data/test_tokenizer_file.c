@@ -77,7 +77,7 @@ static void write_text(const char *folder, const char *name, const char *text)
 }
 
 /* A folder is read by its tokenizer.json; without one, by the files of GPT-2 under either name. */
-static void test_a_folder_is_read_by_the_tokenizer_in_it(void **state)
+static void test_a_folder_gives_the_tokenizer_whose_files_it_has(void **state)
 {
     (void)state;
     char *json = small_json(), *folder = folder_new(), err[512];
@@ -243,7 +243,7 @@ static void test_the_token_before_a_text_is_taken_from_the_post_processor(void *
     free(json);
 }
 
-static void test_a_post_processor_that_is_not_followed_is_refused(void **state)
+static void test_a_post_processor_that_is_not_supported_is_refused(void **state)
 {
     static const struct {
         const char *post, *sentence;
@@ -335,11 +335,11 @@ static void test_mutated_tokenizer_files_are_accepted_or_refused_without_a_crash
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_a_saved_tokenizer_json_loads_as_the_same_tokenizer),
-    cmocka_unit_test(test_a_folder_is_read_by_the_tokenizer_in_it),
+    cmocka_unit_test(test_a_folder_gives_the_tokenizer_whose_files_it_has),
     cmocka_unit_test(test_merges_as_strings_and_as_pairs_give_the_same_tokenizer),
     cmocka_unit_test(test_tokenizer_files_that_would_encode_differently_are_refused),
     cmocka_unit_test(test_the_token_before_a_text_is_taken_from_the_post_processor),
-    cmocka_unit_test(test_a_post_processor_that_is_not_followed_is_refused),
+    cmocka_unit_test(test_a_post_processor_that_is_not_supported_is_refused),
     cmocka_unit_test(test_a_tokenizer_json_without_merges_is_refused),
     cmocka_unit_test(test_special_tokens_that_are_not_text_are_refused),
     cmocka_unit_test(test_mutated_tokenizer_files_are_accepted_or_refused_without_a_crash),

@@ -189,7 +189,7 @@ static void test_a_tiktoken_file_gives_the_same_ids_as_its_tokenizer_json(void *
     free(path);
 }
 
-static void test_a_damaged_line_of_a_tiktoken_file_is_named(void **state)
+static void test_the_error_names_the_damaged_line_of_a_tiktoken_file(void **state)
 {
     (void)state;
     static const char *const bad[] = {"YWI 256",      "YWJ= 256",         "YW== 256", "=WI= 256",
@@ -358,7 +358,7 @@ static void check_damaged(const char *name)
     free(path);
 }
 
-static void test_a_cut_or_flipped_file_is_an_error_or_a_valid_reading(void **state)
+static void test_a_truncated_or_altered_file_is_refused_or_read_as_valid(void **state)
 {
     (void)state;
     check_damaged("llama3.json");
@@ -373,12 +373,12 @@ int main(void)
         cmocka_unit_test(test_each_kind_of_tokenizer_gives_the_same_ids_as_the_reference),
         cmocka_unit_test(test_a_tokenizer_that_was_written_and_read_back_gives_the_same_ids),
         cmocka_unit_test(test_a_tiktoken_file_gives_the_same_ids_as_its_tokenizer_json),
-        cmocka_unit_test(test_a_damaged_line_of_a_tiktoken_file_is_named),
+        cmocka_unit_test(test_the_error_names_the_damaged_line_of_a_tiktoken_file),
         cmocka_unit_test(test_tokenizer_features_that_would_change_the_ids_are_refused_by_name),
         cmocka_unit_test(test_the_hash_changes_with_everything_that_determines_the_ids),
         cmocka_unit_test(test_the_hash_of_a_tokenizer_like_gpt2s_is_the_recorded_one),
         cmocka_unit_test(test_text_composed_in_parts_equals_text_composed_at_once),
-        cmocka_unit_test(test_a_cut_or_flipped_file_is_an_error_or_a_valid_reading),
+        cmocka_unit_test(test_a_truncated_or_altered_file_is_refused_or_read_as_valid),
     };
     return cmocka_run_group_tests_name("tokenizer golden", tests, NULL, NULL);
 }

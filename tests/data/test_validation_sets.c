@@ -67,7 +67,7 @@ static int32_t *tokens_of(const TokenSet *set)
     return ids;
 }
 
-static void test_sets_have_the_tokens_of_their_text_and_change_nothing_else(void **state)
+static void test_validation_sets_have_their_texts_tokens_and_change_nothing_else(void **state)
 {
     (void)state;
     Corpus p = corpus_new();
@@ -191,7 +191,7 @@ static void test_the_error_names_a_validation_set_that_cannot_be_used(void **sta
 }
 
 /* A run of another program's weights has no text, only a tokenizer. */
-static void test_sets_can_be_opened_without_any_other_data(void **state)
+static void test_validation_sets_can_be_opened_without_any_other_data(void **state)
 {
     (void)state;
     Corpus p = corpus_new();
@@ -227,10 +227,10 @@ static void test_sets_can_be_opened_without_any_other_data(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sets_have_the_tokens_of_their_text_and_change_nothing_else),
+        cmocka_unit_test(test_validation_sets_have_their_texts_tokens_and_change_nothing_else),
         cmocka_unit_test(test_a_loader_reads_a_set_of_shards_in_order),
         cmocka_unit_test(test_the_error_names_a_validation_set_that_cannot_be_used),
-        cmocka_unit_test(test_sets_can_be_opened_without_any_other_data),
+        cmocka_unit_test(test_validation_sets_can_be_opened_without_any_other_data),
     };
     return cmocka_run_group_tests_name("validation sets", tests, NULL, NULL);
 }

@@ -36,7 +36,7 @@ static void written(const Architecture *m, const Tokenizer *t, GgufFile *f)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-static void the_keys_of_gpt2(void **state)
+static void a_gpt2_file_has_the_expected_keys(void **state)
 {
     (void)state;
     GgufFile f;
@@ -67,7 +67,7 @@ static void the_keys_of_gpt2(void **state)
     gguf_close(&f);
 }
 
-static void the_keys_of_llama(void **state)
+static void a_llama_file_has_the_expected_keys(void **state)
 {
     (void)state;
     GgufFile f;
@@ -91,7 +91,7 @@ static void the_keys_of_llama(void **state)
 
 /* ---- the tokenizer --------------------------------------------------------------------------- */
 
-static void the_file_contains_the_tokenizer(void **state)
+static void the_file_contains_the_tokens_and_merges_of_the_tokenizer(void **state)
 {
     (void)state;
     GgufFile f;
@@ -165,7 +165,7 @@ static void same_string(char *text, const char *expected)
 }
 
 /* Numbers, names and types of tokens are those in the tokenizers' files. */
-static void each_kind_of_tokenizer_is_named(void **state)
+static void each_kind_of_tokenizer_gets_its_gguf_name_and_token_types(void **state)
 {
     static const struct {
         const char *file, *pre, *token;
@@ -206,7 +206,7 @@ static void each_kind_of_tokenizer_is_named(void **state)
 
 /* The merges "ab c" and "a bc" make the same token. If another merge is between them, a score for
  * each token cannot tell their order. */
-static void merges_without_an_order_of_scores_are_refused(void **state)
+static void merges_whose_order_scores_cannot_express_are_refused(void **state)
 {
     (void)state;
     for (int between = 0; between < 2; between++) {
@@ -334,13 +334,13 @@ int main(void)
 {
     /* in the folder where this program was started */
     const struct CMUnitTest tokenizers[] = {
-        cmocka_unit_test(each_kind_of_tokenizer_is_named),
-        cmocka_unit_test(merges_without_an_order_of_scores_are_refused),
+        cmocka_unit_test(each_kind_of_tokenizer_gets_its_gguf_name_and_token_types),
+        cmocka_unit_test(merges_whose_order_scores_cannot_express_are_refused),
     };
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_keys_of_gpt2),
-        cmocka_unit_test(the_keys_of_llama),
-        cmocka_unit_test(the_file_contains_the_tokenizer),
+        cmocka_unit_test(a_gpt2_file_has_the_expected_keys),
+        cmocka_unit_test(a_llama_file_has_the_expected_keys),
+        cmocka_unit_test(the_file_contains_the_tokens_and_merges_of_the_tokenizer),
         cmocka_unit_test(features_that_gguf_cannot_store_are_refused_by_their_config_key),
         cmocka_unit_test(the_error_names_each_tensor_that_does_not_fit),
         cmocka_unit_test(a_disk_that_fails_leaves_no_part_of_a_file),

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-static void test_gpt2_is_read(void **state)
+static void test_a_gpt2_config_gives_the_expected_architecture(void **state)
 {
     (void)state;
     Architecture a = hf_config_parsed(hf_config_gpt2, "");
@@ -34,7 +34,7 @@ static void test_gpt2_is_read(void **state)
     assert_false(hf_config_parsed(hf_config_gpt2, "tie_word_embeddings=false").tied);
 }
 
-static void test_llama_and_similar_architectures_are_read(void **state)
+static void test_configs_like_llamas_give_the_expected_architectures(void **state)
 {
     (void)state;
     Architecture a = hf_config_parsed(hf_config_llama, "");
@@ -64,7 +64,7 @@ static void test_llama_and_similar_architectures_are_read(void **state)
     assert_string_equal(a.attention_bias, "none");
 }
 
-static void test_both_spellings_of_rope(void **state)
+static void test_old_and_new_spellings_of_rope_keys_are_read_alike(void **state)
 {
     (void)state;
     static const char *const same[] = {
@@ -92,7 +92,7 @@ static void test_both_spellings_of_rope(void **state)
         hf_config_parsed(hf_config_llama, "rope_scaling={\"type\": \"default\"}").scaling.llama3);
 }
 
-static void test_sliding_windows(void **state)
+static void test_each_model_type_gives_the_expected_sliding_window(void **state)
 {
     (void)state;
     static const char mistral[] = "model_type=\"mistral\"\n", qwen[] = "model_type=\"qwen2\"\n";
@@ -225,7 +225,7 @@ static void test_configs_are_the_same_after_writing_and_reading(void **state)
 #define ROPE                                                                                       \
     "\"bias\": false, \"norm\": \"rmsnorm\", \"position\": \"rope\", \"activation\": \"swiglu\""
 
-static void test_models_without_an_architecture_are_refused(void **state)
+static void test_configs_that_no_architecture_fits_are_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -263,13 +263,13 @@ static void test_models_without_an_architecture_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2_is_read),
-        cmocka_unit_test(test_llama_and_similar_architectures_are_read),
-        cmocka_unit_test(test_both_spellings_of_rope),
-        cmocka_unit_test(test_sliding_windows),
+        cmocka_unit_test(test_a_gpt2_config_gives_the_expected_architecture),
+        cmocka_unit_test(test_configs_like_llamas_give_the_expected_architectures),
+        cmocka_unit_test(test_old_and_new_spellings_of_rope_keys_are_read_alike),
+        cmocka_unit_test(test_each_model_type_gives_the_expected_sliding_window),
         cmocka_unit_test(test_a_cut_or_changed_config_never_crashes_the_reader),
         cmocka_unit_test(test_configs_are_the_same_after_writing_and_reading),
-        cmocka_unit_test(test_models_without_an_architecture_are_refused),
+        cmocka_unit_test(test_configs_that_no_architecture_fits_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

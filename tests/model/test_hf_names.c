@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-static void test_known_names(void **state)
+static void test_known_parameters_map_to_their_hugging_face_names(void **state)
 {
     (void)state;
     static const struct {
@@ -138,7 +138,7 @@ static void test_every_parameter_name_maps_to_hugging_face_and_back(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_names),
+        cmocka_unit_test(test_known_parameters_map_to_their_hugging_face_names),
         cmocka_unit_test(test_unknown_names_map_to_no_parameter),
         cmocka_unit_test(test_every_parameter_name_maps_to_hugging_face_and_back),
     };

@@ -145,7 +145,7 @@ static void check_gpt2(WeightSource *source)
     source->close(source);
 }
 
-static void test_one_file(void **state)
+static void test_a_model_in_one_file_is_read_correctly(void **state)
 {
     (void)state;
     char *folder = folder_new();
@@ -173,7 +173,7 @@ static void write_two_files(const char *folder, const char *map)
     free(text);
 }
 
-static void test_several_files(void **state)
+static void test_a_model_in_several_files_is_read_correctly(void **state)
 {
     (void)state;
     char *folder = folder_new();
@@ -261,7 +261,7 @@ static void test_links_out_of_the_folder_are_refused(void **state)
 }
 
 /* In Hugging Face's cache the files of a snapshot are links to CACHE/blobs. */
-static void test_a_snapshot_of_the_cache_is_read(void **state)
+static void test_a_snapshot_in_hugging_faces_cache_is_read(void **state)
 {
     (void)state;
     char *cache = folder_new(), *blobs = text_format("%s/blobs", cache),
@@ -329,7 +329,7 @@ static void test_a_tied_head_is_left_out(void **state)
 
 /* A file that is cut at any byte, or has any bit of its header changed, is refused, or read without
  * harm. */
-static void test_cut_and_changed_files(void **state)
+static void test_truncated_files_are_refused_and_altered_headers_do_no_harm(void **state)
 {
     (void)state;
     char *folder = folder_new(), *text, err[1024],
@@ -376,15 +376,15 @@ static void test_cut_and_changed_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_file),
-        cmocka_unit_test(test_several_files),
+        cmocka_unit_test(test_a_model_in_one_file_is_read_correctly),
+        cmocka_unit_test(test_a_model_in_several_files_is_read_correctly),
         cmocka_unit_test(test_indexes_that_contradict_their_files_are_refused),
         cmocka_unit_test(test_the_error_names_files_of_another_format),
         cmocka_unit_test(test_links_out_of_the_folder_are_refused),
-        cmocka_unit_test(test_a_snapshot_of_the_cache_is_read),
+        cmocka_unit_test(test_a_snapshot_in_hugging_faces_cache_is_read),
         cmocka_unit_test(test_the_error_names_unexpected_tensors),
         cmocka_unit_test(test_a_tied_head_is_left_out),
-        cmocka_unit_test(test_cut_and_changed_files),
+        cmocka_unit_test(test_truncated_files_are_refused_and_altered_headers_do_no_harm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,7 +64,7 @@ static void compare(WeightSource *source, const char *name, int i, int layer, DT
     free(data);
 }
 
-static void every_weight_is_read_from_its_place(void **state)
+static void every_weight_of_a_file_is_read_correctly(void **state)
 {
     (void)state;
     static const DType dtypes[] = {F32, BF16};
@@ -94,7 +94,7 @@ static void every_weight_is_read_from_its_place(void **state)
 }
 
 /* The file that is written has the bytes of the one that was read. */
-static void a_file_is_written_as_it_was_read(void **state)
+static void writing_what_was_read_gives_the_same_file(void **state)
 {
     (void)state;
     static const DType dtypes[] = {F32, BF16};
@@ -232,8 +232,8 @@ static void a_model_that_llmc_does_not_support_is_refused_by_its_config_keys(voi
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_weight_is_read_from_its_place),
-        cmocka_unit_test(a_file_is_written_as_it_was_read),
+        cmocka_unit_test(every_weight_of_a_file_is_read_correctly),
+        cmocka_unit_test(writing_what_was_read_gives_the_same_file),
         cmocka_unit_test(weights_of_another_type_are_rounded_once_and_overflows_counted),
         cmocka_unit_test(the_newest_complete_model_of_a_run_folder_is_opened),
         cmocka_unit_test(a_header_converts_to_a_gpt2_config_and_back),

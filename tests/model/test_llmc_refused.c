@@ -117,7 +117,7 @@ static void a_flipped_bit_of_the_header_never_crashes_the_reader(void **state)
     free(bytes);
 }
 
-static void random_changes_are_handled(void **state)
+static void randomly_damaged_files_never_crash_the_reader(void **state)
 {
     (void)state;
     size_t n;
@@ -224,7 +224,7 @@ int main(void)
         cmocka_unit_test(a_damaged_or_foreign_header_is_refused_with_the_reason),
         cmocka_unit_test(a_file_of_another_length_is_refused),
         cmocka_unit_test(a_flipped_bit_of_the_header_never_crashes_the_reader),
-        cmocka_unit_test(random_changes_are_handled),
+        cmocka_unit_test(randomly_damaged_files_never_crash_the_reader),
         cmocka_unit_test(the_error_names_each_tensor_that_does_not_fit),
         cmocka_unit_test(a_disk_that_fails_leaves_the_old_file_or_the_new_one),
         cmocka_unit_test(a_full_disk_is_detected_before_anything_is_written),

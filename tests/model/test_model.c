@@ -135,7 +135,7 @@ static void test_bug_12_a_rerun_gives_the_same_bits(void **state)
 
 /* The head's chunks change only the order in which the table's gradient is added up: a sum over N
  * rows, whose error is at most N roundings of its largest element. */
-static void test_chunks_of_the_head_change_the_order_of_one_sum(void **state)
+static void test_head_chunks_change_loss_and_gradients_only_by_rounding(void **state)
 {
     (void)state;
     enum { BATCH = 80, N = 7 * BATCH };
@@ -358,7 +358,7 @@ int main(void)
         cmocka_unit_test(test_accumulated_and_recomputed_gradients_match_finite_differences),
         cmocka_unit_test(test_gradients_of_one_biased_swiglu_layer_match_finite_differences),
         cmocka_unit_test(test_bug_12_a_rerun_gives_the_same_bits),
-        cmocka_unit_test(test_chunks_of_the_head_change_the_order_of_one_sum),
+        cmocka_unit_test(test_head_chunks_change_loss_and_gradients_only_by_rounding),
         cmocka_unit_test(test_fused_gelu_equals_gelu_in_f32_and_is_close_in_16_bits),
         cmocka_unit_test(test_bug_1_3_several_micro_batches_equal_one_large_batch),
         cmocka_unit_test(test_bug_23_vocabulary_padding_does_not_change_loss_or_gradients),

@@ -89,7 +89,7 @@ static void llama_3_scaling_gives_the_frequencies_of_transformers(void **state)
 }
 
 /* At the two bounds themselves, the interpolation gives the frequency of either side. */
-static void bounds_between_fast_and_slow_have_no_step(void **state)
+static void scaled_frequencies_have_no_step_at_the_bounds(void **state)
 {
     (void)state;
     const double pi = 3.14159265358979323846;
@@ -114,7 +114,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_scaling_frequencies_are_powers_of_theta),
         cmocka_unit_test(llama_3_scaling_gives_the_frequencies_of_transformers),
-        cmocka_unit_test(bounds_between_fast_and_slow_have_no_step),
+        cmocka_unit_test(scaled_frequencies_have_no_step_at_the_bounds),
     };
     return cmocka_run_group_tests_name("rope", tests, NULL, NULL);
 }

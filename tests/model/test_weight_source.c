@@ -56,7 +56,7 @@ static void check_rounding(DType to, double x)
 
 /* Values near ties of each 16-bit type: halfway between two neighbours, and one or a few units of a
  * double or a float to both sides, where rounding twice goes wrong. */
-static void test_rounds_once_to_nearest_even(void **state)
+static void test_conversion_to_16_bits_rounds_once_to_nearest_even(void **state)
 {
     (void)state;
     static const DType types[] = {BF16, F16};
@@ -144,7 +144,7 @@ static void test_values_that_are_not_finite_are_counted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rounds_once_to_nearest_even),
+        cmocka_unit_test(test_conversion_to_16_bits_rounds_once_to_nearest_even),
         cmocka_unit_test(test_16_bit_values_survive_conversion_to_wider_types_and_back),
         cmocka_unit_test(test_overflows_are_counted_and_nans_kept),
         cmocka_unit_test(test_a_source_is_searched_by_name),

@@ -121,7 +121,7 @@ static void test_a_range_split_in_parts_has_the_same_bits_as_the_whole(void **st
 
 /* The average of squares is rounded with the random bits of its own stream, that of gradients to
  * nearest even. */
-static void test_averages_are_rounded_as_the_rules_say(void **state)
+static void test_only_the_average_of_squares_is_rounded_stochastically(void **state)
 {
     Device dev;
     Numbers *r = malloc(sizeof *r);
@@ -147,7 +147,7 @@ static void test_averages_are_rounded_as_the_rules_say(void **state)
 }
 
 /* Only the averages of AdamW and Adam, and only those of bf16 weights, are bf16. */
-static void test_slots_are_bf16_if_the_config_asks_for_it(void **state)
+static void test_averages_are_bf16_only_if_the_config_asks_for_it(void **state)
 {
     (void)state;
     for (int states = 0; states < 2; states++)
@@ -171,8 +171,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_average_of_squares_in_bf16_does_not_freeze_at_beta2_0999),
         cmocka_unit_test(test_a_range_split_in_parts_has_the_same_bits_as_the_whole),
-        cmocka_unit_test(test_averages_are_rounded_as_the_rules_say),
-        cmocka_unit_test(test_slots_are_bf16_if_the_config_asks_for_it),
+        cmocka_unit_test(test_only_the_average_of_squares_is_rounded_stochastically),
+        cmocka_unit_test(test_averages_are_bf16_only_if_the_config_asks_for_it),
     };
     return cmocka_run_group_tests_name("bf16 moments", tests, NULL, NULL);
 }

@@ -211,7 +211,7 @@ static void check_trace(const Config *c, const char *overflows, const char *want
     device_close(&dev);
 }
 
-static void test_the_loss_scale_follows_recorded_sequences_of_overflows(void **state)
+static void test_the_loss_scale_falls_after_overflows_and_rises_after_a_window(void **state)
 {
     (void)state;
     Config c = fp16_config(4, 3, 2, false);
@@ -300,7 +300,7 @@ int main(void)
         cmocka_unit_test(test_lr_range_test_matches_deepspeed),
         cmocka_unit_test(test_one_cycle_matches_deepspeed),
         cmocka_unit_test(test_constant_and_wsd_give_the_expected_learning_rates),
-        cmocka_unit_test(test_the_loss_scale_follows_recorded_sequences_of_overflows),
+        cmocka_unit_test(test_the_loss_scale_falls_after_overflows_and_rises_after_a_window),
         cmocka_unit_test(test_step_constants_and_initial_state_follow_the_config),
         cmocka_unit_test(test_every_optimizer_name_in_a_config_selects_its_row),
     };

@@ -298,7 +298,7 @@ static void note_publish(ParamStore *base, int unit, Event *updated)
 }
 
 /* Only a store that sends weights while later units are updated gets each unit on its own. */
-static void test_units_are_updated_one_by_one_only_if_they_are_sent_meanwhile(void **state)
+static void test_units_are_updated_one_by_one_only_if_publishing_overlaps(void **state)
 {
     (void)state;
     Config c = optimizer_config(OPTIMIZER_ADAMW);
@@ -391,7 +391,7 @@ int main(void)
         cmocka_unit_test(test_bug_37_only_rows_with_weight_decay_change_without_gradient),
         cmocka_unit_test(test_bug_42_a_skipped_step_does_not_advance_bias_correction),
         cmocka_unit_test(test_a_step_publishes_every_unit_once_and_in_order),
-        cmocka_unit_test(test_units_are_updated_one_by_one_only_if_they_are_sent_meanwhile),
+        cmocka_unit_test(test_units_are_updated_one_by_one_only_if_publishing_overlaps),
         cmocka_unit_test(test_each_optimizer_and_dtype_has_the_expected_slots),
         cmocka_unit_test(test_optimizer_bytes_counts_exactly_the_slots),
         cmocka_unit_test(test_bug_13_14_the_norm_counts_each_shard_once),

@@ -116,7 +116,7 @@ static void update(int row, Updated *out)
     store_close(s);
 }
 
-static void test_a_ratio_places_whole_shards_and_changes_no_bit(void **state)
+static void test_an_offload_ratio_moves_whole_shards_and_changes_no_bit(void **state)
 {
     static Updated first, other;
     (void)state;
@@ -130,7 +130,7 @@ static void test_a_ratio_places_whole_shards_and_changes_no_bit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_ratio_places_whole_shards_and_changes_no_bit),
+        cmocka_unit_test(test_an_offload_ratio_moves_whole_shards_and_changes_no_bit),
     };
     return cmocka_run_group_tests_name("places", tests, NULL, NULL);
 }
