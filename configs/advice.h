@@ -11,9 +11,10 @@ typedef struct {
     char *value;        /* malloc'ed */
     const char *remark; /* whose default it is, or what it means; "": no remark */
 } ConfigTaken;
-/* Finds the keys that affect the trained model and that the config does not give, in table order.
- * If the config gives no size of the model, these keys are one row with the key "model". Returns
- * their number; *out is malloc'ed (free it with config_taken_free). */
+/* Finds the keys that affect the trained model and that the config does not give, in the order of
+ * the option table. If the config gives none of the keys of the model's size, one row with the key
+ * "model" stands for the whole section. Returns the number of rows; *out is malloc'ed (free it with
+ * config_taken_free). */
 int config_taken(const Config *config, ConfigTaken **out);
 void config_taken_free(ConfigTaken *taken, int n);
 
@@ -33,10 +34,12 @@ int64_t config_ranks_needed(const Config *config);
 char *config_options(int n_sets, const char *const *sets, int64_t ranks);
 
 /* For a config that has errors, returns the command-line options with which it is valid: --set
- * (including `sets`) and --ranks, quoted for a shell, each after a blank. They follow the
- * suggestions of the errors. The config loaded with them is stored in *mended and its notices in
- * *report, unless these are NULL. Returns NULL if an error has no suggestion, or if the user must
- * choose. The caller frees. */
+ * (including `sets`) and --ranks, quoted for a shell, each after a blank. The options are those
+ * that the errors suggest. Returns NULL if an error suggests none, or if the user must choose. The
+ * caller frees.
+ *
+ * Stores the config that is loaded with the options in *mended, and its notices in *report, unless
+ * these are NULL. */
 char *config_remedy(const char *path, int n_sets, const char *const *sets,
                     const ConfigContext *context, const Config **mended, ConfigReport *report);
 

@@ -10,7 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The keys. If two changes are equally near, the one of the earlier key is preferred. */
+/* The keys whose values a candidate has. If two changes are equally near, the change of the earlier
+ * key is preferred. */
 typedef enum {
     CANDIDATE_ACCUMULATION,
     CANDIDATE_MICRO,
@@ -44,27 +45,27 @@ typedef enum {
 
 /* The rules, in the order in which they are checked. */
 typedef enum {
-    RULE_ALONE,    /* a single rank has a grid of one */
-    RULE_HEADS,    /* tensor divides the heads, */
-    RULE_GROUPS,   /* divides or is a multiple of the key-value heads, */
-    RULE_WIDTH,    /* and divides the width of the mlp */
+    RULE_ALONE,    /* a single rank (`alone`) has tensor 1 and pipeline 1 */
+    RULE_HEADS,    /* tensor divides the attention heads */
+    RULE_GROUPS,   /* tensor divides the key-value heads, or is a multiple of them */
+    RULE_WIDTH,    /* tensor divides the width of the MLP */
     RULE_CHUNKS,   /* several layer ranges per stage need several stages */
-    RULE_BLOCKS,   /* every layer range has a block */
+    RULE_BLOCKS,   /* every layer range has at least one block */
     RULE_WORLD,    /* tensor x pipeline divides the ranks */
-    RULE_DATA,     /* with data given, data x tensor x pipeline = ranks */
+    RULE_DATA,     /* if data is given, data x tensor x pipeline = ranks */
     RULE_SHARD,    /* shard divides data */
     RULE_SCHEDULE, /* interleaved if and only if a stage has several layer ranges */
-    RULE_SPLIT,    /* a given split has one number per layer range */
-    RULE_BATCH,    /* micro-batch x accumulation x data is the batch */
-    RULE_MOST,     /* and a derived batch is not above its limit */
+    RULE_SPLIT,    /* pipeline_split, if given, has one number per layer range */
+    RULE_BATCH,    /* micro-batch x accumulation x data = batch */
+    RULE_MOST,     /* a derived batch is at most the key's limit */
     RULE_SEQUENCE, /* with sequence_parallel, tensor divides the rows of a micro-batch */
     RULE_HIDDEN,   /* without head_dim, the heads divide hidden_size */
     RULE_KV,       /* key-value heads divide the heads */
     RULE_ROPE,     /* with RoPE, head_dim is even */
     RULE_LENGTH,   /* a sequence fits the positions */
     RULE_SUM,      /* ZeRO stage 3 needs gradient_allreduce_op "mean" */
-    RULE_SCALED,   /* scaled gradients are not scattered by ZeRO stages 2 and 3 */
-    RULE_GELU,     /* no selective recomputation with fused_gelu, since it rounds before GELU */
+    RULE_SCALED,   /* ZeRO stages 2 and 3 with reduce_scatter: no key scales gradients */
+    RULE_GELU,     /* with fused_gelu, no selective recomputation, which rounds sums before GELU */
     RULES
 } RuleId;
 
@@ -86,9 +87,9 @@ typedef struct {
 
 /* What a search may change. */
 typedef struct {
-    CandidateKey key; /* must change; CANDIDATE_KEYS: no key must */
+    CandidateKey key; /* the key that must change; CANDIDATE_KEYS: none in particular */
     int side;         /* the new value of `key` is -1: lower, 1: higher, 0: either */
-    unsigned with;    /* set of further keys that it may change */
+    unsigned with;    /* set of other keys that the search may change, too */
     int most;         /* maximum number of changed keys, including `key` */
     unsigned others;  /* set of further rules that must hold if they read a changed key */
     bool far;         /* `key` may be raised up to its limit, not only to four times its value */
@@ -104,21 +105,24 @@ void candidate_follow(Candidate *candidate);
 /* Returns the set of rules that the candidate breaks. A rule is not checked if it reads a refused
  * key, or one that a broken rule has made meaningless: one mistake gives one error. */
 unsigned candidate_broken(const Candidate *candidate);
-/* `broken`: the set of rules that the candidate breaks. Returns those of them other than `rule`,
- * and the rules that are not checked because of these. A change that mends `rule` need not mend
- * them. */
+/* `broken`: the set of rules that the candidate breaks. Returns the rules that a change need not
+ * mend if it mends `rule`: the other broken rules, and those that are not checked because these are
+ * broken. */
 unsigned candidate_others(const Candidate *candidate, unsigned broken, RuleId rule);
 /* Returns whether the candidate breaks none of these rules. A rule that reads a refused key is not
  * checked. */
 bool candidate_legal(const Candidate *candidate, unsigned rules);
 
 /* Finds the candidate nearest to `from` that breaks none of `rules` (nor of reach.others). It may
- * change what `reach` allows, and derived values. The nearest one has the fewest changed keys; then
- * the smallest product of their ratios (larger value / smaller value); then the smallest ratio of
- * the last key, of the one before it, and so on; then the lowest values in the same order. Values
- * are raised to at most from.most; reach.key, unless reach.far, to at most four times its value. If
- * the number of ranks is not known, the number of data-parallel ranks stays. Returns false if there
- * is none, or none among the first 200,000 values that are tried. */
+ * change what `reach` allows, and derived values. The nearest candidate is the one that changes the
+ * fewest keys. If several do, it is the one with the smallest product of ratios (larger value /
+ * smaller value); then the one with the smallest ratio of the last key, of the key before it, and
+ * so on; then the one with the lowest values, in the same order of keys.
+ *
+ * Values are raised to at most from.most. Unless reach.far, reach.key is raised to at most four
+ * times its value. If the number of ranks is not known, the number of data-parallel ranks stays.
+ * Returns false if there is no such candidate, or none among the first 200,000 values that are
+ * tried. */
 bool nearest_legal(const Candidate *from, unsigned rules, const Reach *reach, Candidate *to);
 /* Returns the larger of two values of this key divided by the smaller; 2 if a flag changes; the
  * larger one plus 1 if the smaller is 0. */

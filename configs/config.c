@@ -47,8 +47,8 @@ static char *run_name(const char *path)
     return text_format("%.*s", (int)dot, base);
 }
 
-/* Returns the key that was given instead of option `row` and determines its value, as train_tokens
- * determines train_steps; NULL if there is none. */
+/* Returns the key that was given instead of option `row` and determines the option's value, as
+ * train_tokens determines train_steps; NULL if there is none. */
 static const char *settled_by(const Load *load, int row)
 {
     for (int i = 0; i < option_count; i++)
@@ -233,7 +233,8 @@ void config_report_count_idle(const ConfigReport *report, FILE *to)
                 n == 1 ? "it" : "them");
 }
 
-/* Prints the errors of a rank that is not rank 0, as one message. */
+/* Prints the errors of a rank that is not rank 0 as one message: the first error, and the number of
+ * the others. */
 static void print_in_short(const ConfigReport *report)
 {
     int more = report->n_errors - 1;

@@ -52,7 +52,7 @@ struct Config {
         AttentionBias attention_bias; /* default: all with bias, else none */
         bool mlp_bias;                /* default: bias */
         bool qk_norm, tie_word_embeddings;
-        /* standard deviation of initial weights; for residual projections / sqrt(2 L) */
+        /* standard deviation of initial weights, over sqrt(2 x layers) for residual projections */
         double initializer_range;
     } model;
     struct {
@@ -64,8 +64,8 @@ struct Config {
         char *tokenizer; /* path of a tokenizer; NULL: train a byte-level BPE on the text */
         /* vocabulary size of that BPE, including the end-of-text token */
         int64_t tokenizer_vocab_size;
-        /* tokenizer_vocab_size was not given: it is model.vocab_size, or its default, and a short
-         * text gives a smaller tokenizer; a size that was given is exact. No key of its own. */
+        /* tokenizer_vocab_size was not given and is only a limit (model.vocab_size or a default): a
+         * short text gives a smaller tokenizer. A given size is exact. Not a key. */
         bool tokenizer_vocab_at_most;
         double val_fraction; /* share at the end of the text that is held out */
         int64_t seq_length;
@@ -82,7 +82,7 @@ struct Config {
          * If empty, pipeline.partition divides the layers. */
         IntegerList pipeline_split;
         double timeout; /* seconds a rank waits for another before it ends the run (exit code 86) */
-        int64_t stop_interval; /* steps between the ranks' agreements on stopping; 0: automatic */
+        int64_t stop_interval; /* every so many steps, ranks agree whether to stop; 0: automatic */
         char *rendezvous, *interface, *secret_file; /* for a launcher's ranks; NULL: none */
         struct {
             /* maximum thread blocks of a call of each group on a GPU; 0: NCCL decides */
@@ -96,7 +96,7 @@ struct Config {
     } pipeline;
     struct {
         CpuLevel level;
-        int64_t threads; /* 0: allowed cores / ranks on this machine */
+        int64_t threads; /* 0: allowed cores divided by the ranks on this machine */
         BlasChoice blas;
     } cpu;
     struct {
@@ -131,7 +131,7 @@ struct Config {
         struct {
             double warmup_min_lr, warmup_max_lr; /* warmup_max_lr < 0: use the optimizer's lr */
             int64_t warmup_num_steps, total_num_steps;
-            /* < 0: not given; otherwise they determine the steps */
+            /* < 0: not given; otherwise they determine warmup_num_steps and decay_num_steps */
             double warmup_ratio, decay_ratio;
             WarmupType warmup_type;
             double warmup_min_ratio, cos_min_ratio;
@@ -139,7 +139,7 @@ struct Config {
             int64_t lr_range_test_step_size;
             bool lr_range_test_staircase;
             double cycle_min_lr, cycle_max_lr, decay_lr_rate;
-            /* second < 0: equal to first */
+            /* a second value < 0 means that it equals the first */
             int64_t cycle_first_step_size, cycle_second_step_size;
             int64_t cycle_first_stair_count, cycle_second_stair_count;
             int64_t decay_step_size;
@@ -152,11 +152,11 @@ struct Config {
     double gradient_clipping; /* maximum norm of the gradient; 0: no clipping */
 
     GradDtype communication_data_type; /* GRAD_DTYPE_AUTO: config_grad_dtype decides */
-    /* Only the rules between keys read this: with sequence parallelism, rows are always sent in the
+    /* Only the checks of a config read this: with sequence parallelism, rows are always sent in the
      * dtype of the weights. */
     GradDtype seq_parallel_communication_data_type;
     GradientOp gradient_allreduce_op;
-    /* Only the rules between keys read these two. The loss is divided by the whole batch size where
+    /* Only the checks of a config read these two. The loss is divided by the whole batch size where
      * it is computed, so a sum over ranks needs no further factor. */
     bool prescale_gradients;
     double gradient_predivide_factor;
@@ -170,7 +170,7 @@ struct Config {
     } fp16;
     struct {
         bool enabled, check_grad_overflow;
-        bool bf16_master_weights_and_grads; /* no masters: weights are rounded stochastically */
+        bool bf16_master_weights_and_grads; /* no f32 masters: weights are rounded stochastically */
         bool bf16_optimizer_states;         /* AdamW's moments in bf16 */
     } bf16;
     struct {
@@ -179,7 +179,7 @@ struct Config {
     struct {
         GradDtype grad_accum_dtype;
     } data_types;
-    /* Sizes are in elements. Only `stage` changes results; the other keys keep them bitwise. */
+    /* Sizes are in elements. Only `stage` changes results (by rounding); the other keys do not. */
     struct {
         int64_t stage;       /* ZeRO stage, 0 to 3 */
         bool reduce_scatter; /* false: gradients are all-reduced at every stage */
@@ -188,12 +188,12 @@ struct Config {
         int64_t reduce_bucket_size, allgather_bucket_size;
         /* default: true at stage 3 and where each rank has a GPU of its own, else false */
         bool overlap_comm;
-        /* Stage 3: how many elements may be gathered before they are needed; how many may be
-         * gathered at the same time; and a unit stays gathered if at most this many elements are
-         * used before its next use. */
+        /* Stage 3. prefetch_bucket_size: how many elements may be gathered before they are needed.
+         * max_live_parameters: how many may be gathered at the same time. max_reuse_distance: a
+         * unit stays gathered if at most this many elements are used before its next use. */
         int64_t stage3_prefetch_bucket_size, stage3_max_live_parameters, stage3_max_reuse_distance;
-        /* Stage 3: units of at most this many elements are never sharded, until they add up to the
-         * second number. */
+        /* Stage 3: units of at most this many elements are never sharded, as long as such units
+         * together have at most the second number of elements. */
         int64_t stage3_param_persistence_threshold, stage3_model_persistence_threshold;
         OffloadConfig offload_optimizer;
     } zero_optimization;
@@ -203,7 +203,7 @@ struct Config {
     struct {
         /* steps: micro-batches per evaluation, over all ranks; 0: all data */
         int64_t interval, steps;
-        int64_t patience; /* successive evaluations without a lower loss until the end; 0: off */
+        int64_t patience; /* evaluations in a row without a lower loss that end the run; 0: off */
         EvalSets sets;    /* further validation sets, each evaluated by itself */
         int64_t sample_interval, sample_tokens;
         char *sample_prompt;
@@ -214,12 +214,12 @@ struct Config {
         int64_t save_interval, keep; /* keep: newest checkpoints to keep; 0: all */
         int64_t keep_every;          /* also keep those of steps divisible by this; 0: none */
         bool keep_best;              /* also keep the one with the lowest validation loss, if any */
-        bool async; /* train while one is written, if memory has room for a snapshot */
+        bool async; /* training continues during a save, if memory has room for a snapshot */
         /* maximum number of ranks that write; more than all ranks means all. Default: min(8, ranks)
          * if each rank has its own GPU, otherwise 1 */
         int64_t writers;
         bool compare_replicas;    /* compare replicated tensors across ranks before each save */
-        int64_t compare_interval; /* and also every so many steps; 0: only before saves */
+        int64_t compare_interval; /* compare them also every so many steps; 0: only before saves */
         /* where the weights of a new run come from: a checkpoint, a run folder or a Hugging Face
          * folder; NULL: they are initialised from the seed */
         char *init_from;
@@ -237,11 +237,11 @@ struct Config {
     struct {
         bool json; /* print JSON lines on the console */
     } logging;
-    int64_t world;    /* number of ranks the config was read for; 0: not known */
-    char *path;       /* the config file as given on the command line; "" if there was none */
-    char *name;       /* the run's name: the file name without folder and extension */
-    bool foreign;     /* the file has no section "model": it was written for another program */
-    bool settled;     /* its vocabulary sizes are those of the data; otherwise they may be limits */
+    int64_t world; /* number of ranks the config was read for; 0: not known */
+    char *path;    /* the config file as given on the command line; "" if there was none */
+    char *name;    /* the run's name: the file name without folder and extension */
+    bool foreign;  /* the file has no section "model": it was written for another program */
+    bool settled;  /* its vocabulary sizes are those of the data; before that, they may be limits */
     void *provenance; /* the origin of every value; owned, read with config_origin */
 };
 
@@ -274,9 +274,9 @@ void config_report_free(ConfigReport *report);
  * EXIT_MISSING or EXIT_PERMISSION if the file could not be read. */
 ExitCode config_report_code(const ConfigReport *report);
 /* Prints the errors to `to`, one per line. With `verbose`, all notices are printed before them.
- * Otherwise notices are printed only if there are no errors; keys without effect and routine
- * notices are only counted, in a line each. On a rank that is not rank 0, which prints all this,
- * one line is printed to stderr instead if there are errors: the first of them. */
+ * Otherwise notices are printed only if there are no errors; keys without effect and notices about
+ * defaults are only counted, in a line each. Only rank 0 does this; any other rank prints only the
+ * first error, if any, to stderr. */
 void config_report_print(const ConfigReport *report, bool verbose, FILE *to);
 /* Prints how many keys have no effect; nothing if there is none. */
 void config_report_count_idle(const ConfigReport *report, FILE *to);
@@ -293,8 +293,8 @@ char *config_text(const Config *config);
  * comments are left out. config_load reads it back to the same Config. Run folders store it. */
 void config_print_json(const Config *config, FILE *to);
 /* Prints the value and the origin of every key as strict JSON, one key in a line, with the values
- * that config_print_json leaves out. `earlier` is NULL or what this function printed before for the
- * same run (`bytes` long): a value that has not changed keeps its origin there. */
+ * that config_print_json leaves out. `earlier` is NULL, or what this function printed before for
+ * the same run (`bytes` bytes): an unchanged value keeps its origin from there. */
 void config_print_origins(const Config *config, const char *earlier, size_t bytes, FILE *to);
 /* Prints every key with its default and help, as JSON with comments (`./train config defaults
  * --all`). */
@@ -320,11 +320,11 @@ typedef struct {
     bool derived;    /* the value is now computed from other keys */
     char *was, *now; /* both values as JSON */
 } ConfigDifference;
-/* Finds all keys whose values differ, in table order, and returns their number; config_diff_free
- * frees *out. These count as equal: a ratio and a step count that give the same number of steps; a
- * vocabulary size that is known only after the data are opened, and any size that it can become;
- * two defaults that depend on the devices of a machine; a default that config_settle has not
- * determined yet, and any value. */
+/* Finds all keys whose values differ, in the order of the option table, and returns their number;
+ * config_diff_free frees *out. These values count as equal: a ratio and a step count that give the
+ * same number of steps; a vocabulary size that is known only after the data are opened, and any
+ * size that it can become; two defaults that depend on the devices of a machine; a default that
+ * config_settle has not determined yet, and any value. */
 int config_diff(const Config *was, const Config *now, ConfigDifference **out);
 void config_diff_free(ConfigDifference *differences, int n);
 /* Writes to `out` how to get train_batch_size `batch` from this config, as the middle of a
@@ -332,16 +332,16 @@ void config_diff_free(ConfigDifference *differences, int n);
  * fits. */
 void config_batch_advice(const Config *config, int64_t batch, char *out, size_t n);
 
-/* Facts that are known only when a command starts and that no config file contains. A field that is
- * zero or NULL means "not known". */
+/* Facts that are known only when a command starts and that no config file contains. Zero or NULL
+ * means "not known". */
 typedef struct {
     const char *tokenizer; /* path of the tokenizer to use, overriding data.tokenizer */
     int64_t vocab_size;    /* vocabulary size of the data's tokenizer */
     const char *vocab_of;  /* the name of that tokenizer in error messages */
     /* Returns the minimum of each property over the devices of this config's ranks. It is called
-     * only if a value depends on that. */
+     * only if a value depends on these properties. */
     DeviceFacts (*device)(const Config *config);
-    const DeviceFacts *known; /* these properties, instead of calling `device` */
+    const DeviceFacts *known; /* the properties; then `device` is not called */
     /* The stored config of the run that is resumed: values that depend on the device are taken from
      * it if they are not given, because its earlier steps were computed with them. */
     const Config *run;
@@ -370,23 +370,23 @@ Config config_of_one_micro_batch(const Config *config, bool samples);
  * machine's processors, where a whole micro-batch on every rank would take too long. */
 Config config_of_one_share(const Config *config);
 
-/* Returns a copy, with the strings of `config` as in config_of_one_micro_batch, whose sequences
- * have at most `tokens` tokens, rounded up so that tensor-parallel ranks get equal parts; the model
- * is the same. For commands whose sequences are shorter than those of training. */
+/* Returns a copy whose sequences have at most `tokens` tokens, rounded up so that tensor-parallel
+ * ranks get equal parts. The model is the same; the strings are shared, as in
+ * config_of_one_micro_batch. For commands whose sequences are shorter than those of training. */
 Config config_of_short_sequences(const Config *config, int64_t tokens);
 
 /* Returns the axis sizes of the config's grid on `ranks` ranks. dp is ranks / (pp x tp), rounded
  * down, so it is 0 if there are too few ranks. If `ranks` is 0, dp is parallel.data. No other code
  * relates the number of ranks to dp, tp and pp. */
 GridPlace config_grid(const Config *config, int64_t ranks);
-/* Returns the number of ranks of a shard group: by default, and at ZeRO stage 0, `data`. */
+/* Returns the number of ranks of a ZeRO shard group: `data` by default and at ZeRO stage 0. */
 int config_shard(const Config *config, int data);
-/* Returns the name of the number-th key, from 0 in table order, that describes how several ranks
- * share the work; NULL after the last. A config that gives none of these keys (or gives null) is
- * for a single rank, or for data-parallel ranks at ZeRO stage 0. */
+/* Returns a key that describes how several ranks share the work: the one with this number, counted
+ * from 0 in the order of the option table; NULL after the last. A config that gives none of these
+ * keys (or gives null) is for a single rank, or for data-parallel ranks at ZeRO stage 0. */
 const char *config_grid_key(int number);
 
-/* Returns whether weight decay is taken from the weights, and not added to the gradient. */
+/* Returns whether weight decay is subtracted from the weights and not added to the gradient. */
 bool config_decay_is_decoupled(const Config *config);
 /* Returns the dtype of weights and activations in training: F64 with fp64, BF16 with bf16, F16 with
  * fp16, else F32. */

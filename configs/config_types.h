@@ -68,7 +68,7 @@ typedef struct {
 /* Limits of eval.sets: the bytes of a name, so that a console line has room for it, and the number
  * of sets. */
 enum { EVAL_SET_NAME_MOST = 20, EVAL_SETS_MOST = 32 };
-/* A further validation set: text files or token shards; the other list is empty. */
+/* A further validation set. Either `text` or `shards` (token files) is empty. */
 typedef struct {
     char *name;
     StringList text, shards;

@@ -39,11 +39,12 @@ typedef struct {
     double memory_efficiency; /* share of memory_bandwidth that memory-bound kernels reach */
     double launch;            /* seconds of overhead per kernel, so no kernel takes less */
     /* A matrix product of m x n x k that runs alone takes as long as one of (m + edge) x (n + edge)
-     * x (k + edge) at `most` times the peak; a CPU's edge is for all its threads together. Within a
+     * x (k + edge) at `most` times the peak. A CPU's edge is for all its threads together. Within a
      * training step, products run at `sustained` times this speed: the power limit lowers the
-     * clock, operands are not in caches, and other kernels run at the same time. For a GPU,
-     * `sustained` is fitted to published step times; `edge`, memory_efficiency and launch may be,
-     * within the limits of their keys. */
+     * clock, operands are not in caches, and other kernels run at the same time.
+     *
+     * For a GPU, `sustained` is fitted to published step times. `edge`, memory_efficiency and
+     * launch may be fitted as well, within the limits of their keys. */
     struct {
         double most, edge, sustained;
     } product;
@@ -66,9 +67,9 @@ typedef struct {
 } Hardware;
 
 /* Reads the preset `name` ("h100"), or else the file `name`. Returns false and sets *code and err
- * on failure. EXIT_CONFIG: the file has mistakes; err lists all of them, one on each line, with
- * file:line:column, the key and what to write instead. EXIT_MISSING, or what error_exit_code gives:
- * the file cannot be read. */
+ * on failure. *code is EXIT_CONFIG if the file has mistakes: err then lists all of them, one on
+ * each line, with file:line:column, the key and what to write instead. If the file cannot be read,
+ * *code is EXIT_MISSING or what error_exit_code returns. */
 bool hardware_load(Hardware *hardware, const char *name, ExitCode *code, char *err, size_t n);
 /* Reads a machine file's text. `path` names it in messages. Returns false and sets err as above if
  * it has mistakes. */

@@ -56,11 +56,13 @@ const MachineKey machine_key[MACHINE_KEYS] = {
 
 /* Narrower limits for GPUs. These keys and product_sustained may be fitted to published step times.
  * (The limits of product_sustained are the same for all devices: at its power limit, a device keeps
- * at least six tenths of its clock.) The edge is at most one tile, 256, in each dimension; on a CPU
- * it is a few rows per thread. A one-pass kernel reaches nine tenths of the memory bandwidth, and a
- * kernel that reads its rows twice half of it. An empty kernel takes 1.5 us or more; programs that
- * launch many small kernels for each of our ops take up to six times that. Every GPU has a link to
- * its host. */
+ * at least six tenths of its clock.)
+ *
+ * product_edge: at most one tile, 256, in each dimension; on a CPU it is a few rows per thread.
+ * memory_efficiency: a one-pass kernel reaches nine tenths of the memory bandwidth, and a kernel
+ * that reads its rows twice half of it. launch: an empty kernel takes 1.5 us or more; programs that
+ * launch many small kernels for each of our ops take up to six times that. host_bandwidth: every
+ * GPU has a link to its host. */
 static const struct {
     const char *key;
     HardwareLimits limits;

@@ -13,12 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The state of reading one file. Places are offsets in its text. */
+/* The state of reading one file. Positions (`at`) are offsets in its text. */
 typedef struct {
     const char *path;
     Json json;
     Hardware *hardware;
-    int given[MACHINE_KEYS], source[MACHINE_KEYS]; /* 1 + the node of the value; 0: none */
+    /* 1 + the node of the key's value or source; 0: none */
+    int given[MACHINE_KEYS], source[MACHINE_KEYS];
     struct {
         size_t at;
         char *text;
@@ -26,10 +27,11 @@ typedef struct {
     int mistakes;
 } Reading;
 
-/* MANY: up to this many missing keys are reported one by one. */
+/* MANY: up to this many missing keys or sources are reported one by one. */
 enum { MOST_MISTAKES = 2 * MACHINE_KEYS, MANY = 4 };
 
-/* The first mistakes are kept; a file that has more is hardly a machine file. */
+/* Records a mistake. Only the first MOST_MISTAKES are kept; a file that has more is hardly a
+ * machine file. */
 static void mistake(Reading *r, size_t at, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 static void mistake(Reading *r, size_t at, const char *fmt, ...)
@@ -282,7 +284,7 @@ static bool is_something_else(Reading *r)
 static void read_root(Reading *r)
 {
     const JsonNode *node = r->json.node;
-    int sources = 0; /* 1 + its node */
+    int sources = 0; /* 1 + the node of the object `sources`; 0: none */
     if (is_something_else(r)) return;
     for (int i = 1; i < node[0].end; i = node[i].end) {
         bool is_sources = strcmp(node[i].item->string, "sources") == 0;
@@ -296,7 +298,7 @@ static void read_root(Reading *r)
             set_value(r, &machine_key[row], i);
         }
     }
-    /* If the object is missing, this is the only error about sources. */
+    /* If the object `sources` is missing, this is the only error about sources. */
     if (!sources)
         mistake(r, value_at(r, 0),
                 "sources: the key is missing; write an object that says of "

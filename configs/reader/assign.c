@@ -48,7 +48,7 @@ static void note_place(const Walk *w, int node, const char *path, int number)
     w->load->seen[number] = (Seen){.place = here, .value = w->json->node[node].item};
 }
 
-/* Stores the value that `true` means for the option behind this alias, and adds a notice about
+/* Stores the value that `true` means for the option whose alias this is, and adds a notice about
  * it. */
 static void assign_meaning(const Walk *w, int node, int row, const KnownKey *known)
 {
@@ -71,16 +71,17 @@ static void assign_meaning(const Walk *w, int node, int row, const KnownKey *kno
     load_notice(w->load, at, known->key, "read as %s %s", known->stands_for, known->means);
 }
 
-/* Stores a value that was given under another name of the key. */
+/* Stores the value of an alias in the option that the alias stands for. */
 static void assign_alias(const Walk *w, int node, const KnownKey *known)
 {
     int row = option_find(known->stands_for);
-    /* Given by --set, it replaces the option's value, so earlier errors about that value are
+    /* An alias given by --set replaces the option's value, so earlier errors about that value are
      * dropped. */
     if (w->set > 0) load_forget(w->load, known->stands_for);
     if (known_is_inert(known, w->json->node[node].item)) {
         if (w->set == 0) return;
-        /* In a file such a value has no effect; in a --set it resets the option to its default. */
+        /* In a file, an inert value has no effect; in a --set, it resets the option to its
+         * default. */
         load_default(w->load, row);
         w->load->origin[row] = (Origin){0};
         return;
@@ -96,8 +97,8 @@ static void assign_alias(const Walk *w, int node, const KnownKey *known)
     if (known->negated && cJSON_IsBool(w->json->node[node].item)) *flag = !*flag;
 }
 
-/* Refuses a value that is not an object for a section. true and false are probably meant for its
- * key "enabled", a string for its key "type". */
+/* Refuses the value of a section if it is not an object. true and false were probably meant for the
+ * section's key "enabled", a string for its key "type". */
 static void refuse_section(const Walk *w, int node, const char *path)
 {
     const cJSON *item = w->json->node[node].item;
@@ -318,8 +319,8 @@ static void assign_set(Load *load, int set)
     if (rename_old(key)) load_routine(load, at, "bfloat16", "the old name of bf16, read as such");
     if (!read_set_value(load, at, key, equals + 1, json)) return;
     Walk w = {.load = load, .json = json, .set = set};
-    /* The file's key has not been read. An option is assigned nevertheless, because an earlier
-     * --set may have given it. */
+    /* A --set KEY=null has already had its effect if it has dropped the file's key. Only an option
+     * is assigned nevertheless, because an earlier --set may have given it. */
     if (!load->dropped[set - 1] || option_find(key) >= 0) assign_node(&w, 0, key);
     refuse_duplicates(&w, 0, key);
 }

@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Like DeepSpeed, accepts an unknown key at the top level of a file that was written for DeepSpeed,
- * unless it may be misspelt: launchers and trainers keep their own keys there. */
+/* Returns whether an unknown key is accepted, as it is by DeepSpeed: it is at the top level of a
+ * file that was written for DeepSpeed, where launchers and trainers keep their own keys, and it is
+ * not a misspelling of a known key. */
 static bool is_of_others(const Walk *w, const char *path)
 {
     Suggestion near;
@@ -24,9 +25,10 @@ static bool has_sibling(const cJSON *item, const char *name)
     return false;
 }
 
-/* Adds the remedy for an unknown key: the value under the name that was probably meant; or removing
- * the key, if DeepSpeed would ignore or refuse it. The user must choose if the file is for this
- * program, or if two names are equally similar. */
+/* Adds the remedy for an unknown key of a file. If it is probably a misspelling, its value is given
+ * to the key that was meant, unless the file gives that key, too. Otherwise the key is removed. The
+ * user must choose in two cases: two keys are equally similar; or the file is for this program, and
+ * another program uses this name for one of the keys. */
 static void mend_unknown(const Walk *w, int node, const char *path)
 {
     const cJSON *item = w->json->node[node].item;
@@ -246,7 +248,8 @@ static void check_ignored(const Walk *w, int node, const KnownKey *known, const 
     load_remedy(w->load, "%s=null", known->key);
 }
 
-/* Refuses a key that has no valid value. GPT-NeoX's files name the 16-bit type in fp16.type. */
+/* Refuses a key that has no valid value. GPT-NeoX's files name the 16-bit type in fp16.type; if
+ * that is bf16, the remedy enables bf16. */
 static void refuse_wrong(const Walk *w, int node, const KnownKey *known)
 {
     const char *word = cJSON_GetStringValue(w->json->node[node].item);
@@ -342,8 +345,8 @@ static bool is_given_by(const Seen *seen, bool sets)
     return sets ? seen->place.set > 0 && !cJSON_IsNull(seen->value) : seen->place.line > 0;
 }
 
-/* Returns whether this name with this value means the same as the other name with the other
- * value. */
+/* Returns whether the key `known` with the value `here` means the same as its other name with the
+ * value `there`. */
 static bool same_meaning(const KnownKey *known, const cJSON *here, const cJSON *there)
 {
     if (known->means == NULL || !cJSON_IsTrue(here))

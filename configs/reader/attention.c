@@ -12,7 +12,8 @@ void attention_validate(Load *load)
     bool typed = !load_any_wrong(
         load, (const char *const[]){"bf16.enabled", "fp16.enabled", "fp64.enabled", NULL});
     if (load_wrong(load, key) || c->cuda.attention != ATTENTION_HOPPER) return;
-    /* If a run is only read and these kernels do not fit, others are used (ConfigFacts.opened). */
+    /* If the config is opened only to read a run and these kernels do not fit, the portable ones
+     * are used (ConfigFacts.opened). */
     if (load->context.opened > 0 && load->origin[option_find(key)].kind != ORIGIN_SET) return;
     if (known && head != 64 && head != 128)
         load_error(load, load_place(load, key), key,

@@ -26,8 +26,8 @@ void derive_batch(Load *load)
 {
     Config *c = load->config;
     const Candidate k = candidate_of_load(load);
-    /* The micro-batch is chosen here if no key determines the batch, or if the file leaves it to a
-     * trainer. Otherwise it is given or derived from the other two keys. */
+    /* `chosen`: the micro-batch is chosen here, because no key determines the batch, or because the
+     * file leaves it to a trainer. Otherwise it is given or derived from the other two keys. */
     bool train = load_given(load, train_key), chosen = !train || k.automatic,
          absent = !train && !load_automatic(load, micro_key) && !load_automatic(load, train_key);
     if (batch_unusable(load)) return;
@@ -60,8 +60,8 @@ static void mend_batch(Load *load, int64_t batch, int64_t rows, int64_t dp)
                     (long long)candidate_micro_batch(share));
 }
 
-/* Writes one change, other than of the batch, that makes three given keys agree: the nearest
- * accumulation, micro-batch or number of ranks, or else both of the first two. */
+/* Writes one change that makes three given batch keys agree without changing the batch: the nearest
+ * accumulation, micro-batch or number of ranks, or else both an accumulation and a micro-batch. */
 static void other_factor(const Load *load, char *out, size_t n)
 {
     enum {
@@ -154,8 +154,8 @@ static void refuse_multiple(Load *load, CandidateKey beside, int64_t value)
     if (several) mend_batch(load, batch, c->train_micro_batch_size_per_gpu, dp);
 }
 
-/* A stored run that is only inspected takes no step. Its batch need not fit the ranks; only the
- * micro-batch is read. */
+/* Accepts any batch in the stored config of a run that is only inspected. It takes no step, so its
+ * batch need not fit the ranks; only the micro-batch is read. */
 static void accept_any(Config *c)
 {
     if (c->train_micro_batch_size_per_gpu < 1) c->train_micro_batch_size_per_gpu = 1;
@@ -169,7 +169,7 @@ void check_batch(Load *load)
     bool train = load_given(load, train_key), micro = load_given(load, micro_key),
          accum = load_given(load, accum_key);
     if (load->context.stored && !batch_unusable(load)) accept_any(load->config);
-    /* Each factor is within its range, but their product is above the limit. */
+    /* RULE_MOST: each factor is within its range, but their product is above the limit. */
     if (load_breaks(load, RULE_MOST))
         load_error(load, load_place(load, accum ? accum_key : micro_key), train_key,
                    "micro %lld x accum %lld x dp %lld is more than %.0f; lower %s", (long long)rows,
@@ -187,8 +187,8 @@ void check_batch(Load *load)
 
 /* ---- advice on a valid config ---------------------------------------------------------------- */
 
-/* Writes the legal values of `key` nearest to the one in `from`, below and above it, as "2 or
- * 4". */
+/* Writes the legal values of `key` nearest to the one in `from`, below and above it, as "2 or 4".
+ * Returns false if there is none. */
 static bool two_values(const Candidate *from, CandidateKey key, char *out, size_t n)
 {
     Candidate low, high;

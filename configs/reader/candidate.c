@@ -34,7 +34,8 @@ static bool makes_data(const Candidate *c)
     return V(RANKS) == 0 || V(DATA) * V(TENSOR) * V(PIPELINE) == V(RANKS);
 }
 
-/* If the number of ranks is not known, any number is possible. */
+/* Returns whether shard divides the number of data-parallel ranks. If the number of ranks is not
+ * known, the number of data-parallel ranks is still open, so any shard is accepted. */
 static bool divides_data(const Candidate *c)
 {
     return c->inspected || V(SHARD) == 0 || candidate_ranks(c) == 0 || V(DATA) % V(SHARD) == 0;
@@ -98,7 +99,7 @@ static bool keeps_gelu(const Candidate *c)
     return V(FUSED) == 0 || V(RECOMPUTE) != RECOMPUTE_SELECTIVE;
 }
 
-/* Rules between products list the keys in the table, so that a search knows which values are
+/* A rule about two products names their keys in this table, so that a search knows which values are
  * possible. */
 const CandidateRule candidate_rules[RULES] = {
     [RULE_ALONE] = {K(TENSOR) | K(PIPELINE), .holds = fits_alone,

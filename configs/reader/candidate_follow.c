@@ -47,14 +47,14 @@ static void follow_data(Candidate *c)
         follow(c, CANDIDATE_DATA, of_batch > 0 ? of_batch : 1);
 }
 
-/* Returns whole / parts, rounded down; 0 if a number of parts could not be computed. */
+/* Returns whole / parts, rounded down; 0 if `parts` is 0 because it could not be computed. */
 static int64_t part_of(int64_t whole, int64_t parts)
 {
     return parts > 0 ? whole / parts : 0;
 }
 
-/* As DeepSpeed does: train_batch_size = micro-batch x accumulation x data-parallel ranks, if the
- * division is exact; if not, RULE_BATCH is broken. */
+/* Derives the batch keys that are missing, as DeepSpeed does, from train_batch_size = micro-batch x
+ * accumulation x data-parallel ranks. If a division is not exact, RULE_BATCH is broken. */
 static void follow_batch(Candidate *c)
 {
     bool train = (c->fixed & K(BATCH)) != 0, micro = (c->fixed & K(MICRO)) != 0,
@@ -110,7 +110,8 @@ unsigned candidate_affected(const Candidate *c, unsigned keys)
         {CANDIDATE_WIDTH, K(HIDDEN)},
         {CANDIDATE_POSITIONS, K(LENGTH)},
         {CANDIDATE_SCHEDULE, K(CHUNKS)},
-        {CANDIDATE_DATA, K(BATCH) | K(MICRO) | K(ACCUMULATION)}, /* or see below */
+        /* if the number of ranks is not known; see below */
+        {CANDIDATE_DATA, K(BATCH) | K(MICRO) | K(ACCUMULATION)},
         {CANDIDATE_BATCH, K(MICRO) | K(ACCUMULATION) | K(DATA)},
         {CANDIDATE_MICRO, K(BATCH) | K(ACCUMULATION) | K(DATA)},
         {CANDIDATE_ACCUMULATION, K(BATCH) | K(MICRO) | K(DATA)},

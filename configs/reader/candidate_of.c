@@ -55,7 +55,7 @@ static int64_t value_of(const Config *config, CandidateKey key)
     return option->type == OPTION_BOOL ? *(const bool *)field : *(const int64_t *)field;
 }
 
-/* Keys that are derived from others unless they are given. */
+/* The keys that are derived from other keys unless they are given. */
 enum {
     FOLLOWING = KEY_BIT(CANDIDATE_ACCUMULATION) | KEY_BIT(CANDIDATE_MICRO) |
                 KEY_BIT(CANDIDATE_BATCH) | KEY_BIT(CANDIDATE_DATA) | KEY_BIT(CANDIDATE_SCHEDULE) |

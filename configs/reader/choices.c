@@ -83,12 +83,12 @@ const Choice schedule_choices[] = {{"gpipe", SCHEDULE_GPIPE, 0},
                                    {0}};
 const Choice offload_choices[] = {
     {"none", OFFLOAD_NONE, 0}, {"cpu", OFFLOAD_CPU, 0}, {"nvme", OFFLOAD_NVME, 0}, {0}};
-/* DeepSpeed's partition methods, which it reads without regard to case. */
 const Choice health_choices[] = {{"warn", HEALTH_WARN, 1},
                                  {"skip", HEALTH_SKIP, 1},
                                  {"rollback", HEALTH_ROLLBACK, 1},
                                  {"stop", HEALTH_STOP, 1},
                                  {0}};
+/* DeepSpeed's partition methods, which it reads without regard to case. */
 const Choice partition_choices[] = {{"best", PARTITION_BEST, 1},
                                     {"parameters", PARTITION_PARAMETERS, 1},
                                     {"uniform", PARTITION_UNIFORM, 1},

@@ -33,7 +33,8 @@ static void refuse_tensor(Load *load, RuleId rule)
     else
         snprintf(what, sizeof what, "intermediate_size %lld",
                  (long long)c->model.intermediate_size);
-    /* If other sizes are refused too, only new values for all of them together are legal. */
+    /* If the number of stages is refused, too, only new values for all sizes of the grid together
+     * are legal. */
     if (load_breaks(load, RULE_BLOCKS) ||
         !near_values(load, rule, CANDIDATE_TENSOR, BATCHES, near, sizeof near))
         near_sizes(load, rule, near, sizeof near);

@@ -65,7 +65,8 @@ static void displace_sources(Load *load)
     }
 }
 
-/* Resets params in the file that do not belong to a type given by --set. */
+/* Resets params in the file that the optimizer, scheduler or RoPE scaling does not have whose type
+ * a --set has chosen. */
 static void displace_params(Load *load)
 {
     for (int i = 0; i < option_count; i++) {
@@ -76,8 +77,8 @@ static void displace_params(Load *load)
     }
 }
 
-/* Drops the errors about the file's params of an optimizer that is not implemented, if there is
- * already an error about the type, or if a --set has chosen another type. */
+/* Drops errors about params in the file that belong to an optimizer which is not implemented, if
+ * there is already an error about the type, or if a --set has chosen another type. */
 static void forget_params(Load *load)
 {
     static const char type[] = "optimizer.type", params[] = "optimizer.params.";
@@ -146,8 +147,8 @@ static void derive_steps(Load *load)
 }
 
 /* The tokenizer must not have more ids (data.tokenizer_vocab_size) than the model
- * (model.vocab_size). If these two contradict each other, the one given by --set replaces the
- * file's. */
+ * (model.vocab_size). If these two keys contradict each other, and one is given by --set, the other
+ * one in the file is dropped. */
 static void displace_vocabulary(Load *load)
 {
     static const char model[] = "model.vocab_size", trained[] = "data.tokenizer_vocab_size";
@@ -159,8 +160,8 @@ static void displace_vocabulary(Load *load)
     if (by_set(load, model)) displace(load, trained, model);
 }
 
-/* A tokenizer that is trained on the text gets as many ids as the model, up to the largest size
- * that the key accepts, unless its own size is given. */
+/* Derives the size of a tokenizer that is trained on the text, unless it is given: as many ids as
+ * the model has, up to the largest size that the key accepts. */
 static void derive_vocabulary(Load *load)
 {
     static const char model[] = "model.vocab_size", trained[] = "data.tokenizer_vocab_size";
@@ -185,7 +186,8 @@ static bool is_on_cuda(const Load *load)
 static void derive_precision(Load *load)
 {
     Config *c = load->config;
-    /* This is done last because looking for a GPU takes time and may print warnings. */
+    /* Looking for a GPU takes time and may print warnings, so this comes late: if there are errors
+     * by then, is_on_cuda does not look for one. */
     if (load_automatic(load, "bf16.enabled")) {
         c->bf16.enabled = !c->fp16.enabled && !c->fp64.enabled && is_on_cuda(load);
         load_derived(load, "bf16.enabled");
@@ -193,7 +195,8 @@ static void derive_precision(Load *load)
                      "\"auto\" is %s here (on where the device is CUDA)",
                      c->bf16.enabled ? "true" : "false");
     }
-    /* Hugging Face's trainer replaces this "auto" by one of its own arguments. */
+    /* Hugging Face's trainer replaces this "auto" by one of its own arguments, which do not exist
+     * here. */
     if (load_automatic(load, "fp16.enabled")) {
         load_derived(load, "fp16.enabled");
         load_routine(load, load_place(load, "fp16.enabled"), "fp16.enabled",

@@ -21,7 +21,8 @@ void eval_sets_free(EvalSets *sets)
     *sets = (EvalSets){0};
 }
 
-/* A name is used in console lines, in TensorBoard's tags and in names of folders. */
+/* Returns whether the text can be the name of a set. Names are used in console lines, in
+ * TensorBoard's tags and in names of folders. */
 static bool is_name(const char *name)
 {
     static const char letters[] =
@@ -30,7 +31,7 @@ static bool is_name(const char *name)
     return n >= 1 && n <= EVAL_SET_NAME_MOST && strspn(name, letters) == n;
 }
 
-/* Reads a string or a list of strings, none of them empty. */
+/* Reads a string or a list of strings. Returns false if it is neither, or if a string is empty. */
 static bool read_strings(const cJSON *item, StringList *out)
 {
     const cJSON *first = cJSON_IsArray(item) ? item->child : item;
@@ -65,8 +66,8 @@ static bool is_paths(const cJSON *item)
     return good;
 }
 
-/* Writes the set `first` and, if `all`, those after it. A set given as paths alone is written as
- * {"text": PATHS}. The caller frees the text. */
+/* Returns the set `first` and, if `all`, the sets after it, as JSON text. A set given as paths
+ * alone is written as {"text": PATHS}. The caller frees the text. */
 static char *with_texts(const cJSON *first, bool all)
 {
     cJSON *sets = cJSON_CreateObject();

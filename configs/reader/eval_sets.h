@@ -6,12 +6,11 @@
 #include "configs/reader/load.h"
 
 /* Reads the object at `node` into *sets, in the order of the document. Names that begin with "_"
- * are comments. Returns false, reports an error at `at` and leaves *sets unchanged if it is not
- * valid.
- */
+ * are comments. If the object is not valid, reports an error at `at`, leaves *sets unchanged and
+ * returns false. */
 bool eval_sets_assign(Load *load, const Json *json, int node, ConfigPlace at, EvalSets *sets);
-/* Reports an error if `path` is a key within eval.sets, such as "eval.sets.code.text", which only
- * --set KEY=VALUE can name. Returns whether it did. */
+/* Returns whether `path` is a key within eval.sets, such as "eval.sets.code.text", which only --set
+ * KEY=VALUE can name; then also reports an error, because such a key cannot be set. */
 bool eval_sets_refuse_part(Load *load, ConfigPlace at, const char *path);
 /* Returns the sets as malloc'ed JSON text, "null" if there are none. */
 char *eval_sets_text(const EvalSets *sets);

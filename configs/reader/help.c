@@ -58,7 +58,7 @@ static void print_index_of(int first, FILE *to)
         fprintf(list, "%s%s", n++ > 0 ? ", " : "", length > 0 ? key + length + 1 : key);
     }
     fclose(list);
-    /* Four columns are kept for the dots. */
+    /* Four columns are kept free for " ...", which follows a list that does not fit. */
     char *lines = text_wrap(names, COLUMN + (length > 0 ? 4 : 0), COLUMN, WRAP_PROSE),
          *end = length > 0 ? strchr(lines, '\n') : NULL;
     if (end != NULL) *end = '\0';

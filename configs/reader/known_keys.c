@@ -23,7 +23,7 @@
     {                                                                                              \
         .key = key_, .kind = KNOWN_UNBUILT, .inert = inert_, .why = why_                           \
     }
-/* The same, with the keys that do what this key asks for. */
+/* An UNBUILT row that also names keys which do what this key asks for. */
 #define UNBUILT_BUT(key_, inert_, why_, helps_)                                                    \
     {                                                                                              \
         .key = key_, .kind = KNOWN_UNBUILT, .inert = inert_, .why = why_, .helps = helps_          \
@@ -77,9 +77,9 @@
         .key = key_, .kind = KNOWN_QUIET, .feature = FEATURE_##feature_                            \
     }
 
-/* One row for each feature that is not implemented and has several keys: what a refused key asks
- * for that only this feature could do, and why the feature's other keys have no effect. To
- * implement a feature, change its row; its keys name the feature. */
+/* One row for each feature that is not implemented and has several keys. asks: what a refused key
+ * asks for that only this feature could do. idle: why the feature's other keys have no effect. The
+ * rows of these keys name the feature, so that its texts are written only here. */
 const KnownFeature known_feature[] = {
     [FEATURE_OFFLOAD] = {.idle = "parameters stay on the device"},
     [FEATURE_CPU_UPDATE] = {.idle = "no CPU update: the device updates states wherever they are"},
@@ -360,11 +360,11 @@ const KnownKey known_table[] = {
     SWITCH("progressive_layer_drop", "dropping of layers"),
     SWITCH("eigenvalue", "eigenvalues of the Hessian"),
     SWITCH("quantize_training", "quantised training"),
-    /* The only feature that DeepSpeed turns on if its section is merely present. */
+    /* This is the only feature that DeepSpeed turns on merely because its section is there. */
     ON_SWITCH("weight_quantization", "quantised weights"),
     SWITCH("data_efficiency.data_sampling", "curriculum sampling"),
     SWITCH("data_efficiency.data_routing", "random layer-token drop"),
-    /* DeepSpeed reads them only for the two features above. */
+    /* DeepSpeed reads these two keys only for the two features above. */
     QUIET("data_efficiency.enabled", "its features are off"),
     QUIET("data_efficiency.seed", "its features are off"),
     DEEP_SWITCH("compression_training", "compression"),

@@ -59,7 +59,7 @@ static void add_finding(Load *load, FindingKind kind, ConfigPlace place, const c
                              *what ? ": " : "", sentence);
     load->finding[load->n_findings++] =
         (Finding){.kind = kind, .place = place, .key = must_strdup(key), .text = text};
-    /* The count is kept here because load_forget may remove errors again. */
+    /* Errors are counted as they are added, because load_forget may remove some of them again. */
     load->n_errors += kind == FINDING_ERROR;
     free(where);
     free(what);
@@ -104,7 +104,8 @@ void load_remedy(Load *load, const char *fmt, ...)
     size_t size;
     va_list args;
     Finding *last = load->n_findings > 0 ? &load->finding[load->n_findings - 1] : NULL;
-    /* Beyond the limit, errors are not recorded, so this may be an earlier error. */
+    /* At the limit, further errors are not recorded, so the last recorded error may not be the one
+     * for which this remedy is. */
     if (last == NULL || last->kind != FINDING_ERROR || load->n_errors == LOAD_MAX_ERRORS) return;
     FILE *to = text_stream(&text, &size);
     va_start(args, fmt);
@@ -118,8 +119,8 @@ void load_remedy(Load *load, const char *fmt, ...)
 static void forget(Load *load, const char *key, bool errors)
 {
     int kept = 0;
-    /* The other findings keep their order; the later sort does not restore it for findings at the
-     * same position. */
+    /* The remaining findings must keep their order: the sort at the end does not restore it for
+     * findings at the same position. */
     for (int i = 0; i < load->n_findings; i++) {
         Finding *f = &load->finding[i];
         if (strcmp(f->key, key) != 0 || (f->kind == FINDING_ERROR && !errors)) {

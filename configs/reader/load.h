@@ -47,7 +47,7 @@ typedef struct {
 typedef struct {
     ConfigPlace place;
     const cJSON *value; /* valid until the document is freed */
-    bool asks; /* the key is another name of an option, and its value is not one that is ignored */
+    bool asks; /* the key is another name of an option, and its value is neither null nor ignored */
 } Seen;
 
 /* The state of one load. All findings are collected here in the order in which rules are checked;
@@ -92,7 +92,7 @@ void load_remedy(Load *load, const char *fmt, ...) __attribute__((format(printf,
 /* Removes the errors and notices recorded for this key, because a later --set has replaced its
  * value. */
 void load_forget(Load *load, const char *key);
-/* Removes only the notices: the key has an effect after all. */
+/* Removes only the notices recorded for this key, because the key has an effect after all. */
 void load_forget_notices(Load *load, const char *key);
 /* Sets an option to its default. An option without one becomes null, zero, false or a number below
  * its range. */
@@ -125,9 +125,9 @@ void assign_value(Load *load, const Json *json, int node, int row, const char *a
                   ConfigPlace key_at, ConfigPlace value_at);
 /* world.c: determines the number of ranks and parallel.data. */
 void derive_world(Load *load);
-/* Returns the largest number of ranks that may be suggested instead of `ranks` (0: not known). If
- * `ranks` is more than --ranks can start, a launcher is needed anyway, and this is its maximum;
- * otherwise it is the maximum of --ranks. */
+/* Returns the largest number of ranks that may be suggested instead of `ranks` (0: not known). This
+ * is the maximum of --ranks, unless `ranks` is above it: then a launcher is needed anyway, and its
+ * maximum is returned. */
 static inline int64_t load_most_ranks(int64_t ranks)
 {
     return ranks > CONFIG_OWN_RANKS ? CONFIG_MAX_RANKS : CONFIG_OWN_RANKS;
@@ -138,14 +138,14 @@ void check_batch(Load *load);
 /* parallel.c handles the sections parallel and pipeline. fit_opened adapts the grid of a stored
  * config to the ranks that open it now. */
 void fit_opened(Load *load);
-/* Adapts sequence_parallel as well, once the micro-batch is known: drops it if the rows of a
- * micro-batch cannot be divided among the tensor-parallel ranks. */
+/* Drops sequence_parallel of a stored config if the rows of a micro-batch cannot be divided among
+ * the tensor-parallel ranks. To be called when the micro-batch is known. */
 void fit_opened_rows(Load *load);
 /* Drops the value that one of DeepSpeed's names gave for parallel.shard, with a notice, if it has
  * no effect or does not fit. */
 void derive_shard(Load *load);
-/* Adapts parallel.shard to the ranks that open a stored config, once the data-parallel ranks are
- * known. */
+/* Drops parallel.shard of a stored config if it does not fit the ranks that open the config. To be
+ * called when the number of data-parallel ranks is known. */
 void fit_opened_shard(Load *load);
 /* Reads "_shard" of a printed config (see config_print): the DeepSpeed name under which
  * parallel.shard was given. The rules of that name then apply. */
@@ -162,17 +162,18 @@ Candidate candidate_of_load(const Load *load);
 /* Returns whether load->candidate breaks the rule. */
 bool load_breaks(const Load *load, RuleId rule);
 /* Writes the nearest legal values of `key`, below and above the current one, as "2 or 4". If there
- * is none, also changes one key of `with`, and writes this change, too: "2 or 4 and leave
- * gradient_accumulation_steps out". Returns false if there is still none. */
+ * is none, one key of `with` is changed, too, and the text says so: "2 or 4 and leave
+ * gradient_accumulation_steps out". Returns false if that does not help either. */
 bool near_values(const Load *load, RuleId rule, CandidateKey key, unsigned with, char *out,
                  size_t n);
 /* Does the same for values on one side only: -1 below, 1 above. */
 bool near_value(const Load *load, RuleId rule, CandidateKey key, int side, char *out, size_t n);
-/* Writes the nearest legal sizes of the grid, if changing one key cannot help: up to two keys are
- * changed, or more if necessary. If these include the schedule, it gets no error of its own. */
+/* Writes the nearest legal sizes of the grid, for the case that changing one key cannot help: up to
+ * two keys are changed, or more if necessary. If the schedule is one of them, it gets no error of
+ * its own. */
 void near_sizes(Load *load, RuleId rule, char *out, size_t n);
-/* derive.c derives values from other values, validate.c checks rules between keys, and scheduler.c
- * does both for its section. */
+/* derive.c derives values from other values, and validate.c checks rules between keys. scheduler.c
+ * does both for the section `scheduler`. */
 void derive_values(Load *load);
 void validate_config(Load *load);
 /* Checks the keys of `checkpoint`. Defined in checkpoint.c. */

@@ -21,16 +21,16 @@ bool load_breaks(const Load *load, RuleId rule)
     return (load->broken & RULE_BIT(rule)) != 0;
 }
 
-/* Returns the rules that have, or will have, errors of their own. A change need not mend them,
- * unless it changes one of their keys. */
+/* Returns the rules, other than `rule`, that have or will have errors of their own. A change that
+ * mends `rule` need not mend them, unless it changes one of their keys. */
 static unsigned others(const Load *load, RuleId rule)
 {
     return candidate_others(&load->candidate, load->broken, rule);
 }
 
-/* Returns whether a suggested value of the key may be many times the current one. Multiples are
- * suggested however large the first one is, but divisors are not: 4099 would be no useful
- * suggestion instead of 3. */
+/* Returns whether a suggested value of the key may be more than four times the current one.
+ * Multiples of a number are suggested even if the nearest one is that far away. Divisors are not:
+ * 4099 would be no useful suggestion instead of 3. */
 static bool is_far(RuleId rule, CandidateKey key)
 {
     return key == CANDIDATE_BATCH || key == CANDIDATE_HIDDEN || key == CANDIDATE_POSITIONS ||
@@ -70,7 +70,7 @@ static void add_changes(const Candidate *from, const Candidate *to, CandidateKey
             snprintf(text, sizeof text, " and %s %lld", name, (long long)to->value[order[i]]);
         add(out, n, text);
     }
-    /* These are derived if they are left out. */
+    /* These two keys are derived if they are left out. */
     if ((to->fixed & KEY_BIT(CANDIDATE_ACCUMULATION)) != 0 && key != CANDIDATE_ACCUMULATION &&
         to->value[CANDIDATE_ACCUMULATION] != from->value[CANDIDATE_ACCUMULATION])
         add(out, n, " and leave gradient_accumulation_steps out");
@@ -79,8 +79,9 @@ static void add_changes(const Candidate *from, const Candidate *to, CandidateKey
         add(out, n, " without parallel.data");
 }
 
-/* Writes the candidates below and above, if they were found. If they also change other keys, in
- * different ways, writes only the nearer one. */
+/* Writes the values of `key` in to[0], the candidate below, and in to[1], the candidate above, if
+ * they were found. If these two also change other keys, but in different ways, writes only the
+ * nearer one. */
 static void write_both(const Candidate *from, CandidateKey key, const bool found[2],
                        const Candidate to[2], char *out, size_t n)
 {
@@ -166,11 +167,12 @@ void near_sizes(Load *load, RuleId rule, char *out, size_t n)
                               &to);
     }
     if (found) add_changes(from, &to, CANDIDATE_KEYS, changes, sizeof changes);
-    /* This also determines the schedule that goes with the chunks. */
+    /* The suggestion includes the schedule that goes with the chunks, so the schedule gets no error
+     * of its own. */
     if (found && (to.value[CANDIDATE_CHUNKS] != from->value[CANDIDATE_CHUNKS] ||
                   to.value[CANDIDATE_SCHEDULE] != from->value[CANDIDATE_SCHEDULE]))
         load->origin[option_find(candidate_key_name(CANDIDATE_SCHEDULE))].wrong = true;
-    /* without the first " and " */
+    /* writes the changes without the first " and " */
     static const char join[] = " and ";
     bool joined = strncmp(changes, join, sizeof join - 1) == 0;
     snprintf(out, n, "%s", changes + (joined ? sizeof join - 1 : 0));

@@ -2,10 +2,10 @@
  * candidate.h.
  *
  * Sets of keys are tried by size, the smallest first. Within a set, each key in turn goes through
- * its values, nearest first; its loop ends when the ratio of the value alone exceeds the best total
- * found so far. The possible values of a key are read from the relations in the table of rules:
- * divisors of a number, multiples of a number, or a range. All rules are then checked for each
- * candidate. */
+ * its values, nearest first. Its loop ends when the product of the ratios of this key and the keys
+ * before it exceeds the best product of all ratios found so far. The possible values of a key are
+ * read from the relations in the table of rules: divisors of a number, multiples of a number, or a
+ * range. All rules are then checked for each candidate. */
 #include "configs/reader/candidate_rules.h"
 #include "model/core/check.h"
 #include "model/core/min_max.h"
@@ -54,7 +54,7 @@ typedef struct {
     int64_t step;                   /* new values are multiples of this */
     int64_t whole;                  /* new values divide this; 0: no such number */
     int64_t divisor[MOST_DIVISORS]; /* the divisors of `whole`, ascending */
-    int n, below, above;            /* number of divisors; the next ones to try */
+    int n, below, above; /* n: number of divisors; the others: which divisors to try next */
     int64_t next_below, next_above; /* the next values to try if `whole` is 0 */
 } Values;
 
@@ -63,8 +63,8 @@ static int64_t common_divisor(int64_t a, int64_t b)
     return b == 0 ? a : common_divisor(b, a % b);
 }
 
-/* Narrows the values to those that a rule allows. `open`: the set of keys that have no value yet.
- * Only conditions that hold for all values of these keys are used. */
+/* Narrows the values to those that a rule allows. `open`: the set of keys of the search that have
+ * no value yet. Only conditions that hold for all values of these keys are used. */
 static void narrow(Values *v, const Candidate *c, const CandidateRule *rule, unsigned open)
 {
     unsigned own = KEY_BIT(v->key), members = rule->part | rule->whole,
@@ -72,11 +72,12 @@ static void narrow(Values *v, const Candidate *c, const CandidateRule *rule, uns
     bool equal = rule->relation == RELATION_EQUAL;
     if ((rule->given & ~c->fixed) != 0) return;
     if (rule->relation == RELATION_NONE || (members & own) == 0 || (members & open) != 0) return;
-    /* If the product is given, the derived factors can become what is left of it. */
+    /* Keys in `moved` are derived, so they change with this key. If they are factors of a product
+     * that stays, they can become what is left of it. In other cases, no value is ruled out. */
     if ((moved & rule->whole) != 0 || (moved != 0 && !equal)) return;
     int64_t part = candidate_product_of(c, rule->part & ~own & ~moved),
             whole = candidate_product_of(c, rule->whole & ~own);
-    if (part <= 0 || whole <= 0) return; /* one of them is not known */
+    if (part <= 0 || whole <= 0) return; /* one of the values is not known */
     if (rule->relation == RELATION_AT_MOST && (rule->part & own) != 0)
         v->high = min_i64(v->high, whole / part);
     else if (rule->relation == RELATION_AT_MOST)
@@ -174,9 +175,9 @@ static int64_t next_value(Values *v)
 
 typedef struct {
     const Candidate *from;
-    unsigned rules; /* the rules to check for the current set */
+    unsigned rules; /* the rules to check for the current set of keys */
     const Reach *reach;
-    CandidateKey key[MOST_KEYS]; /* the current set, in the order above */
+    CandidateKey key[MOST_KEYS]; /* the current set of keys, in the order of `order` */
     int n;
     bool found;
     int tries;
@@ -193,8 +194,8 @@ static double ratio_of(const Candidate *from, const Candidate *to, CandidateKey 
     return changed ? candidate_ratio(key, from->value[key], to->value[key]) : 1;
 }
 
-/* Returns whether candidate `a` is preferred to the best one so far, which is equally far from the
- * old candidate. `ka`: the set of keys that `a` changes. */
+/* Returns whether candidate `a` is preferred to the best candidate so far, if both are equally far
+ * from the old candidate. `ka`: the set of keys that `a` changes. */
 static bool precedes(const Search *s, const Candidate *a, unsigned ka)
 {
     const Candidate *from = s->from, *b = s->to;
@@ -223,7 +224,8 @@ static unsigned keys_of(int rule)
     return candidate_rules[rule].reads | candidate_rules[rule].part | candidate_rules[rule].whole;
 }
 
-/* Considers a candidate in which `keys` are changed. */
+/* Makes `c`, a candidate in which `keys` are changed, the best one if it is legal and is nearer, or
+ * equally near and preferred. */
 static void offer(Search *s, const Candidate *c, unsigned keys)
 {
     double ratio = candidate_distance(s->from, c, keys);
@@ -236,8 +238,8 @@ static void offer(Search *s, const Candidate *c, unsigned keys)
     *s->to = *c;
 }
 
-/* Returns whether the candidate breaks a rule whatever values the keys of `open`, which have none
- * yet, will get. */
+/* Returns whether the candidate breaks a rule, whatever values the keys of `open` will get, which
+ * have no value yet. */
 static bool is_lost(const Search *s, const Candidate *c, unsigned open)
 {
     unsigned undecided = candidate_affected(c, open), decided = 0;
@@ -246,8 +248,8 @@ static bool is_lost(const Search *s, const Candidate *c, unsigned open)
     return !candidate_legal(c, s->rules & decided);
 }
 
-/* Tries all values of key number `at` of the set, and for each all values of the later keys.
- * `open`: the set of these keys. */
+/* Tries all values of key number `at` of the set, and for each of them all values of the keys after
+ * it. `open`: key number `at` and the keys after it. */
 static void give_values(Search *s, const Candidate *c, int at, double ratio, unsigned open,
                         unsigned keys)
 {
@@ -277,8 +279,8 @@ static bool can_change(const Candidate *from, CandidateKey key)
     return (from->most[key] > 0 || is_flag(key)) && (from->unusable & KEY_BIT(key)) == 0;
 }
 
-/* Tries all sets of `n` keys that contain `keys` and otherwise keys of `with`, from number `at` of
- * the order on. `asked`: the rules to check for every set. */
+/* Tries all sets of `n` keys that consist of `keys` and keys of reach->with, the latter from number
+ * `at` of `order` on. `asked`: the rules to check for every set. */
 static void try_sets(Search *s, unsigned asked, int n, int at, unsigned keys)
 {
     int have = 0;

@@ -36,8 +36,8 @@ static void check_pin_memory(Load *load)
                   : "states are kept on the device; on the host they would be page-locked");
 }
 
-/* Activations are partitioned if tensor-parallel ranks divide the rows, or if there is only one
- * such rank. */
+/* Drops the notice that partition_activations has no effect if activations are partitioned: if
+ * tensor-parallel ranks divide the rows, or if there is only one such rank. */
 static void check_partitions(Load *load)
 {
     const Config *c = load->config;

@@ -33,7 +33,7 @@ typedef enum {
     OPTION_QUOTED = 16,  /* "true" and "false" are also accepted in quotes */
     OPTION_CLAMPED = 32, /* an integer above the maximum is read as the maximum */
     /* A derived value is printed only as a comment (or as "auto", if that was given). So it is
-     * derived again when the printed config is read with other values. */
+     * derived again when the printed config is loaded with other values. */
     OPTION_FOLLOWS = 64,
     OPTION_GRID = 128, /* the key describes how several ranks share the work (the grid) */
     /* Above 0, the optimizer has state tensors that it does not have at 0. Checkpoints of the two
@@ -54,9 +54,9 @@ typedef struct {
     bool any_case;
 } Choice;
 
-/* The outputs of a run that change if this key changes, as a bit set; a test compares it with real
- * runs. It is empty if only one value is implemented. Only the first effect is listed: if the
- * losses change, samples and files always change as well. */
+/* The outputs of a run that change if this key changes, as a bit set, which a test compares with
+ * real runs. The set is empty if the key has only one implemented value. Only the first effect is
+ * listed: if the losses change, samples and files always change as well. */
 typedef enum {
     CHANGES_NOTHING = 0,
     CHANGES_LOSSES = 1,   /* the training losses: their values or their number */
@@ -80,10 +80,11 @@ typedef struct {
     const Choice *choices;
     /* implemented values, in the form "|a|b|" of their JSON; NULL: all */
     const char *built;
-    /* The key that is derived from this one if this one is given: a ratio determines a number of
+    /* If this key is given, the key whose value is derived from it: a ratio determines a number of
      * steps. */
     const char *settles;
-    /* bit set of the types that take this key, of optimizer, scheduler or RoPE scaling; 0: all */
+    /* The types of optimizer, scheduler or RoPE scaling that have this key, as a bit set; 0: all
+     * types. */
     unsigned types;
     ConfigEffect effect;
     unsigned changes; /* a set of OptionChanges */
@@ -94,19 +95,19 @@ extern const Option option_table[];
 extern const int option_count;
 
 typedef enum {
-    KNOWN_IGNORED, /* any value of the right type passes; one not in `inert` gives a notice */
-    /* any value passes silently: it belongs to a feature that is off or whose main key gives the
-     * notice */
+    KNOWN_IGNORED, /* any value of the right type is accepted; one not in `inert` gives a notice */
+    /* any value is accepted silently: the key's feature is off, or another key gives the notice */
     KNOWN_QUIET,
-    KNOWN_UNBUILT,   /* only the values in `inert` pass */
-    KNOWN_SWITCH,    /* an object with any content passes if its "enabled" is false or absent */
-    KNOWN_ON_SWITCH, /* the same, but "enabled" is true by default */
-    KNOWN_TOOL,      /* the same, but if "enabled" is true it passes with a notice */
-    /* an object with any content passes if no "enabled" at any depth in it is true */
+    KNOWN_UNBUILT, /* only the values in `inert` are accepted */
+    /* a section that is accepted with any content if its "enabled" is false or absent */
+    KNOWN_SWITCH,
+    KNOWN_ON_SWITCH, /* like KNOWN_SWITCH, but "enabled" is true by default */
+    KNOWN_TOOL,      /* like KNOWN_SWITCH, but accepted with a notice if "enabled" is true */
+    /* a section that is accepted with any content if no "enabled" at any depth in it is true */
     KNOWN_DEEP_SWITCH,
-    KNOWN_TREE,  /* an object with any content passes with a notice */
-    KNOWN_WRONG, /* no value passes; `why` says what to write instead */
-    /* a section that may also be true or false, which then sets the key `stands_for` in it */
+    KNOWN_TREE,  /* a section that is accepted with any content, with a notice */
+    KNOWN_WRONG, /* no value is accepted; `why` says what to write instead */
+    /* a section that may also be true or false; then the key `stands_for` in it gets that value */
     KNOWN_SHORT,
     KNOWN_ALIAS, /* another name of the option `stands_for`; values in `inert` are ignored */
 } KnownKind;
@@ -142,12 +143,13 @@ typedef struct {
     const char *inert;   /* values that have no effect, in the form "|a|b|" of their JSON */
     const char *why;     /* what the key asks for; NULL: use the feature's explanation */
     const char *example; /* a value of the right type, for an ignored key without `inert` */
-    /* The key that this key is another name of. For KNOWN_SHORT and KNOWN_ALIAS it is an option,
-     * otherwise a row of this table. */
+    /* KNOWN_ALIAS: the option that this key is another name of. KNOWN_SHORT: the option that gets
+     * the value. Other kinds: the row of this table that this key is another name of, or NULL. */
     const char *stands_for;
-    /* KNOWN_UNBUILT: keys that help instead, for the end of the error; NULL: none do. */
+    /* KNOWN_UNBUILT: which keys help instead, as the end of the error message; NULL: none do. */
     const char *helps;
-    /* KNOWN_ALIAS: the value of the option, as JSON, if this key is true; NULL: the same value. */
+    /* KNOWN_ALIAS: what `true` means, as a JSON value of the option; NULL: the value is taken as it
+     * is. */
     const char *means;
     bool negated;       /* KNOWN_ALIAS of a flag: false stands for true */
     bool positive_only; /* negative numbers have no effect, like the values in `inert` */
@@ -174,9 +176,10 @@ bool known_is_inert(const KnownKey *known, const cJSON *value);
 const char *known_why(const KnownKey *known);
 /* Returns the name that a choice has for `value`. */
 const char *option_choice_name(const Option *option, int value);
-/* option_type_key returns the key that selects the type for a row with `types`: optimizer.type,
- * scheduler.type or model.rope_scaling.type. option_type returns its value in this config. */
+/* Returns the key that selects the type for a row with `types`: optimizer.type, scheduler.type or
+ * model.rope_scaling.type. */
 const char *option_type_key(const Option *option);
+/* Returns the value of that key in this config. */
 int option_type(const Option *option, const Config *config);
 /* Returns whether this config's optimizer, scheduler or RoPE scaling reads the row. */
 bool option_applies(const Option *option, const Config *config);
@@ -189,20 +192,21 @@ void option_expects(const Option *option, char *out, size_t n);
 /* Returns whether the upper limit only guards against absurd values, so that messages omit it. */
 bool option_hides_limit(const Option *option);
 
-/* suggest.c: keys that a misspelt one probably meant. */
+/* suggest.c: the keys that the user probably meant by a misspelt key. */
 typedef struct {
     char key[128];   /* "" if there is none */
     char other[128]; /* another key that is equally similar; "" if there is none */
 } Suggestion;
-/* Suggests a sibling, the key for an alias, or the same name in another section; never `key`
- * itself. Keys that take a value like `value` (NULL: any) are preferred. */
+/* Suggests a key of the same section, the key that another program's name stands for, or a key with
+ * the same name in another section; never `key` itself. Keys that take a value like `value` (NULL:
+ * any) are preferred. */
 void suggest_key(const char *key, const cJSON *value, Suggestion *near);
 /* Returns the key of this program for a name that another trainer uses; NULL if it is no such
  * name. */
 const char *suggest_alias(const char *key);
 /* Returns whether `word` is probably a misspelling of `name`. */
 bool suggest_is_near(const char *word, const char *name);
-/* Considers only keys in the same section; returns false if none is similar. */
+/* Suggests only keys of the same section; returns false if none is similar. */
 bool suggest_sibling(const char *key, const cJSON *value, Suggestion *near);
 /* Does the same as suggest_key, but writes the whole dotted key to `out`; "" if there is none. */
 void suggest_path(const char *key, char *out, size_t n);

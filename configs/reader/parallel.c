@@ -115,8 +115,8 @@ void read_shard_name(Load *load, const char *name)
     }
 }
 
-/* Reports each of DeepSpeed's names that is given. Where they have no effect, they do not
- * contradict each other, but parallel.shard and one of them do. */
+/* Reports each of DeepSpeed's names that is given without effect. Errors that these names
+ * contradict each other are dropped, but not errors that one of them contradicts parallel.shard. */
 static void notice_aliases(Load *load)
 {
     bool own = seen_at_all(&load->seen[option_find(shard_key)]);
@@ -130,7 +130,7 @@ static void notice_aliases(Load *load)
     }
 }
 
-/* Drops a value given under DeepSpeed's names, which then does not count as given. */
+/* Drops a value given under DeepSpeed's names: parallel.shard then counts as not given. */
 static void set_shard_aside(Load *load)
 {
     int row = option_find(shard_key);
@@ -210,17 +210,17 @@ static void check_schedule(Load *load)
             (long long)c->parallel.pipeline_chunks, other);
 }
 
-/* Writes the same list with a different last number, so that it adds up to `blocks`. If that would
- * leave the last range without a block, writes an even split instead. */
+/* Writes `split` with a different last number, so that it adds up to `blocks`. If that would leave
+ * the last range without a block, writes an even split instead. */
 static void mended_split(const IntegerList *split, int64_t blocks, char *out, size_t n)
 {
     int64_t last = blocks;
     size_t at = 0;
     int count = split->count;
     out[0] = '\0';
-    /* A longer list would not be readable in a message. */
     for (int i = 0; i < count - 1; i++)
         last -= split->item[i];
+    /* Of more than 16 numbers, a list would not be readable in a message. */
     if (blocks < count || count > 16) return;
     for (int i = 0; i < count && at < n; i++) {
         int64_t even = blocks / count + (i < blocks % count),
@@ -245,7 +245,8 @@ static void check_split(Load *load)
         WRONG(load, partition_key, "pipeline_split cuts the layers by hand; keep one of the two");
     if (UNUSABLE(load, stages_key, chunks_key)) return;
     bool count = load_breaks(load, RULE_SPLIT);
-    /* The split may be right, and the number of stages may have been forgotten. */
+    /* With one stage, the split may be right, and the user may have forgotten the number of
+     * stages. */
     if (count && stages == 1)
         WRONG(load, split_key,
               "%d number%s for the layers of one stage, which are not cut; leave the key out, or "
@@ -272,8 +273,8 @@ static void check_split(Load *load)
 void derive_parallel(Load *load)
 {
     Config *c = load->config;
-    /* This counts as derived, although it is always the same value, so that a stored config with an
-     * explicit split does not print it. */
+    /* The default partition counts as derived, although it is always the same, so that a stored
+     * config with an explicit split does not print it. */
     if (!load_given(load, partition_key)) {
         c->pipeline.partition = PARTITION_BEST;
         load_derived(load, partition_key);
@@ -303,7 +304,7 @@ void fit_opened(Load *load)
     /* parallel.data describes the stored run and need not fit the ranks that open it now. */
     leave_open(load, "parallel.data");
     if (UNUSABLE(load, tensor_key, stages_key)) return;
-    /* true: keep the number of stages rather than tensor */
+    /* true: --set gives the stages, so their number is kept rather than tensor */
     bool asked = load_place(load, stages_key).set > 0;
     if (ranks % (*tp * (asked ? *stages : 1)) != 0) leave_open(load, tensor_key);
     if (ranks % (*tp * *stages) != 0) leave_open(load, stages_key);
@@ -314,7 +315,8 @@ void fit_opened(Load *load)
     leave_open(load, schedule_key);
 }
 
-/* A run that is only read may also have its weights sharded over all ranks. */
+/* A run that is only read does not depend on the size of its shard groups. If the size does not
+ * fit, its weights are sharded over all ranks. */
 void fit_opened_shard(Load *load)
 {
     const Candidate now = candidate_of_load(load);

@@ -26,8 +26,8 @@ static int depth_of(const char *key, size_t n)
     return depth;
 }
 
-/* Begins a line. Plain JSON has a comma between two lines; otherwise every line ends with one, so
- * that no line depends on whether another one follows. */
+/* Begins a line. Plain JSON has a comma between two lines. Otherwise every line ends with a comma,
+ * so that no line depends on whether another one follows. */
 static void begin_line(Printer *p, int indent)
 {
     if (p->plain) fprintf(p->to, p->first ? "\n" : ",\n");
@@ -97,7 +97,8 @@ static void print_config(const Config *config, bool plain, FILE *to)
 {
     Printer p = {.to = to, .plain = plain, .first = true, .last = ""};
     fprintf(to, plain ? "{" : "{\n");
-    /* Stores the number of ranks of this run. Keys that begin with "_" are comments. */
+    /* Stores the number of ranks. A key that begins with "_" is a comment, which no reader
+     * refuses. */
     if (config->world > 0) {
         begin_line(&p, 2);
         fprintf(to, "\"_world\": %lld%s", (long long)config->world, plain ? "" : ",\n");
@@ -139,7 +140,7 @@ char *config_text(const Config *config)
 static bool comes_to_the_same(const Option *option, const Config *was, const Config *now)
 {
     if (option->settles == NULL) return false;
-    /* A run that was started with a ratio may be resumed with the steps written out, or the
+    /* A run that was started with a ratio may be resumed with the number of steps, or the
      * reverse. */
     const Option *steps = &option_table[option_find(option->settles)];
     char *a = option_text(steps, was), *b = option_text(steps, now);
@@ -150,9 +151,9 @@ static bool comes_to_the_same(const Option *option, const Config *was, const Con
 }
 
 /* Returns whether the option is a vocabulary size that one of the configs does not know yet,
- * because its data have not been opened. Either it is not given; or it is only a limit for the
- * tokenizer that will be trained on the text, and the other config has the smaller size that
- * resulted from such a limit. */
+ * because its data have not been opened. Either that config gives no size. Or its size is only a
+ * limit for the tokenizer that will be trained on the text, and the other config has a smaller
+ * size, which resulted from such a limit. */
 static bool is_not_known(const Option *option, const Config *was, const Config *now)
 {
     bool trained = option->offset == offsetof(Config, data.tokenizer_vocab_size);
@@ -166,7 +167,8 @@ static bool is_not_known(const Option *option, const Config *was, const Config *
            got->data.tokenizer_vocab_size < asked->data.tokenizer_vocab_size;
 }
 
-/* Returns the effect of this change of the option's value on a resumed run. */
+/* Returns which effect a change of the option from its value in `was` to that in `now` has on a
+ * resumed run. */
 static ConfigEffect effect_of_change(const Option *option, const Config *was, const Config *now)
 {
     if ((option->flags & OPTION_STATE) == 0) return option->effect;

@@ -12,8 +12,8 @@ typedef struct {
     const char *last; /* the key printed last; "": none */
 } Printer;
 
-/* Closes the sections of the last key that `key` is not in, opens the new ones, and returns the
- * indentation for `key`. */
+/* Closes the sections of the last key that do not contain `key`, opens those of `key` that are not
+ * open, and returns the indentation for `key`. */
 int print_section(Printer *p, const char *key);
 /* Closes all sections and the object around them. */
 void print_end(Printer *p);

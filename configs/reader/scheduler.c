@@ -27,8 +27,8 @@ static int64_t steps_of(const Config *c, double ratio)
     return (int64_t)floor(ratio * (double)c->train_steps + 0.5);
 }
 
-/* Sets the number of steps to the value computed from a ratio; it then no longer counts as given as
- * "auto". */
+/* Sets a number of steps that was computed from a ratio, and marks the key as derived. If the key
+ * was given as "auto", it no longer counts as automatic. */
 static void settle(Load *load, const char *key, int64_t *field, int64_t steps)
 {
     *field = steps;
@@ -36,7 +36,7 @@ static void settle(Load *load, const char *key, int64_t *field, int64_t steps)
 }
 
 /* Converts ratios to steps. If the ratios of warmup and decay add up to at most 1, their steps must
- * fit into the run, too, so a warmup that was rounded up shortens the decay. */
+ * also fit into the run; so if the warmup was rounded up, the decay may become shorter. */
 static void derive_ratios(Load *load)
 {
     Config *c = load->config;

@@ -40,10 +40,10 @@ static bool is_padded(const Config *config, int64_t there)
            given - there <= given / MOST_PADDING && !config_trains_tokenizer(config);
 }
 
-/* A given vocabulary size must equal that of the data, except for padding. A much larger model
- * would have embedding rows for ids that never occur; a smaller model would lack rows for some ids.
- * If the tokenizer is trained here, the given size is only an upper limit, so that a preset fits
- * every text. */
+/* Returns whether a given vocabulary size fits the data; if not, sets err. It must equal the
+ * vocabulary size of the data, except for padding: a much larger model would have embedding rows
+ * for ids that never occur, and a smaller model would lack rows for some ids. If the tokenizer is
+ * trained here, the given size is only an upper limit, so that a preset fits every text. */
 static bool fits_vocab(const Config *config, const ConfigFacts *facts, char *err, size_t n)
 {
     const Origin *origin = vocab_origin(config);
@@ -59,11 +59,11 @@ static bool fits_vocab(const Config *config, const ConfigFacts *facts, char *err
 
 /* ---- values that depend on the device -------------------------------------------------------- */
 
-/* Returns how many rows of logits the head computes at a time. Each chunk reads the head's table
- * once and passes over the table's gradient once, so chunks are as large as memory allows: 2 % of a
- * GPU's memory, and at most 16,384 rows, where these passes take less than 2 % of the head's matrix
- * products. A multiple of 256 rows leaves no tile of a product incomplete. On CPUs 128 MiB are
- * enough. */
+/* Returns how many rows of logits the head computes at a time. Each chunk of rows reads the head's
+ * table once and passes over the table's gradient once. So chunks are as large as memory allows: 2
+ * % of a GPU's memory, and at most 16,384 rows, where reading the table and its gradient takes less
+ * than 2 % of the time of the head's matrix products. A multiple of 256 rows leaves no tile of a
+ * product incomplete. On CPUs the result is 0, for 128 MiB, which are enough. */
 static int64_t head_chunk_rows(const Config *config, const DeviceFacts *device)
 {
     const int64_t LEAST = 256, MOST = 16384, SHARE = 50;
@@ -117,8 +117,8 @@ AttentionKernels config_attention_auto(DeviceFacts device)
 }
 
 /* Returns the attention kernels to use: those that the config gives; otherwise those of the run
- * that is resumed, or of the device. A run that is only read uses Hopper's if they are
- * available. */
+ * that is resumed, or of the device. A run that is only read uses the kernels for Hopper only if
+ * they are available. */
 static AttentionKernels attention_of(const Config *config, const ConfigFacts *facts,
                                      DeviceFacts device)
 {
@@ -212,8 +212,8 @@ const Config *config_settle(const Config *config, const ConfigFacts *facts, char
         free(settled->data.tokenizer);
         settled->data.tokenizer = must_strdup(facts->tokenizer);
     }
-    /* Both keys get the size of the trained tokenizer, so that the stored config describes the
-     * model. */
+    /* model.vocab_size and data.tokenizer_vocab_size get the size of the trained tokenizer, so that
+     * the stored config describes the model. */
     if (facts->vocab_size != 0 && settled->data.tokenizer_vocab_at_most)
         settled->data.tokenizer_vocab_size = facts->vocab_size;
     /* A given size that equals the data's keeps its origin. */

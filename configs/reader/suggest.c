@@ -1,5 +1,5 @@
-/* suggest.c -- suggests the key or value that a misspelt one probably meant, by Damerau-Levenshtein
- * distance over the tables and by the names that other programs use. */
+/* suggest.c -- suggests the key or value that the user probably meant by a misspelt one, by
+ * Damerau-Levenshtein distance over the tables and by the names that other programs use. */
 #include "configs/reader/options.h"
 #include "model/core/nearest.h"
 
@@ -7,8 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
-/* Names that other trainers use, matched against a key's last part in any section, or against the
- * whole key. */
+/* Names that other trainers use. A name here is compared with a key's last part, in any section,
+ * and with the whole key. */
 static const struct {
     const char *alias, *key;
 } aliases[] = {
@@ -96,8 +96,8 @@ static const struct {
     {"tensor_parallel.enabled", "parallel.tensor"},
 };
 
-/* Returns key number `i` of both tables taken together. Options come first, so one of this
- * program's own keys wins a tie. */
+/* Returns key number `i` of the option table and the table of known keys taken together. Options
+ * come first, so that one of this program's own keys wins a tie. */
 static const char *key_of(int i)
 {
     return i < option_count ? option_table[i].key : known_table[i - option_count].key;
@@ -188,7 +188,8 @@ bool suggest_sibling(const char *key, const cJSON *value, Suggestion *near)
 {
     const char *dot = strrchr(key, '.'), *word = dot ? dot + 1 : key;
     size_t section = (size_t)(word - key);
-    /* A key that takes such a value is more likely. */
+    /* Keys that take a value of this kind (number, string, list, ...) are tried first: they are
+     * more likely. */
     return nearest_sibling(key, section, kind_of_value(value), near) <= edit_tolerance(word) ||
            nearest_sibling(key, section, ANY_KIND, near) <= edit_tolerance(word);
 }
@@ -211,7 +212,7 @@ void suggest_key(const char *key, const cJSON *value, Suggestion *near)
     *near = (Suggestion){{0}, {0}};
     snprintf(near->key, sizeof near->key, "%s", own ? own : "");
     if (own != NULL) return;
-    /* Compare with the last parts of all keys that take such a value, in any section. */
+    /* Compare with the last parts of all keys that take a value of this kind, in any section. */
     int best = edit_tolerance(word) + 1;
     for (int i = 0; i < option_count + known_count && best > 0; i++) {
         const char *other = key_of(i), *last = strrchr(other, '.');
@@ -227,8 +228,9 @@ void suggest_path(const char *key, char *out, size_t n)
     Suggestion found;
     const char *dot = strrchr(key, '.'), *near = found.key;
     suggest_key(key, NULL, &found);
-    /* suggest_key returns either the last part of a sibling or a whole key. Only one of these two
-     * readings is an existing key. */
+    /* suggest_key returns either a whole key, or only the last part of a key that is in the same
+     * section as `key`. So the section is put before it first; if that is no existing key, it was a
+     * whole key. */
     snprintf(out, n, "%.*s%s", dot && near[0] ? (int)(dot + 1 - key) : 0, key, near);
     if (option_find(out) < 0 && known_find(out) < 0 && !option_is_section(out))
         snprintf(out, n, "%s", near);

@@ -41,7 +41,7 @@ static bool gives_model_size(const Config *config)
            is_given(config, "model.num_attention_heads");
 }
 
-/* Returns whether this key of the list above has no effect, because another key decides. */
+/* Returns whether this key of the list above has no effect, because another key decides instead. */
 static bool is_moot(const Config *config, const char *key)
 {
     if (strcmp(key, "train_steps") == 0) return config->train_tokens > 0;

@@ -9,8 +9,8 @@
 #define WRONG(load, key, ...) load_error(load, load_place(load, key), key, __VA_ARGS__)
 #define UNUSABLE(load, ...)   load_any_wrong(load, (const char *const[]){__VA_ARGS__, NULL})
 
-/* Returns whether the user gave the key. A stored config also contains keys that the user did not
- * write. */
+/* Returns whether the user gave the key. In a stored config, only keys given by --set count,
+ * because the file also contains keys that the user did not write. */
 static bool user_wrote(const Load *load, const char *key)
 {
     bool stored = load->context.stored || load->context.resumed;
@@ -161,7 +161,8 @@ static void check_precision(Load *load)
     const char *keys[] = {"fp16.enabled", "bf16.enabled", "fp64.enabled"};
     const bool on[] = {c->fp16.enabled, c->bf16.enabled, c->fp64.enabled};
     for (int i = 0, last = -1; i < 3; i++) {
-        /* A refused value already has an error, and its contradictions are not known. */
+        /* A value that was refused already has an error, and it is not known what it
+         * contradicts. */
         if (!on[i] || load_wrong(load, keys[i])) continue;
         if (last >= 0) {
             WRONG(load, keys[i], "%s is true too; only one of fp16, bf16 and fp64 can be",
@@ -171,8 +172,8 @@ static void check_precision(Load *load)
         }
         last = i;
     }
-    /* The ranges of both keys include 0, because a fixed scale reads neither. The rules are checked
-     * without fp16, too, so that a config stays valid when fp16 is turned on. */
+    /* The ranges of these two keys include 0, because a fixed scale reads neither of them. The
+     * rules are checked without fp16, too, so that a config stays valid when fp16 is turned on. */
     bool dynamic = c->fp16.loss_scale == 0;
     if (dynamic && c->fp16.loss_scale_window == 0 && !load_wrong(load, "fp16.loss_scale_window")) {
         WRONG(load, "fp16.loss_scale_window",
@@ -312,8 +313,8 @@ static bool has_validation(const Config *c)
            (text && c->data.val_fraction > 0);
 }
 
-/* Refuses sets without main validation data, which determine the best checkpoint. A stored config
- * may be opened only for its sets. */
+/* Refuses eval.sets if there are no main validation data, which determine the best checkpoint. A
+ * stored config is accepted, because it may be opened only for its sets. */
 static void check_sets(Load *load)
 {
     static const char key[] = "eval.sets";

@@ -56,7 +56,7 @@ static void mend_value(const Assign *a)
         load_remedy(a->load, "%s=null", key);
 }
 
-/* Reports that the key does not accept this value, and what to write instead. */
+/* Reports that the key does not accept this value, and what to write instead. Returns false. */
 static bool refuse(const Assign *a)
 {
     const cJSON *item = a->json->node[a->node].item;
@@ -99,7 +99,7 @@ static bool set_integer(const Assign *a, int64_t *field)
     const cJSON *item = a->json->node[a->node].item;
     int64_t x;
     if (cJSON_IsBool(item) && a->option->flags & OPTION_BOOL_INT) x = cJSON_IsTrue(item);
-    /* This must precede json_integer, which refuses the largest integer that DeepSpeed writes,
+    /* This must come before json_integer, which refuses the largest integer that DeepSpeed writes,
      * because no double holds it exactly. */
     else if (a->option->flags & OPTION_CLAMPED && cJSON_IsNumber(item) &&
              item->valuedouble > a->option->max)
@@ -244,7 +244,7 @@ static bool set_field(const Assign *a)
     return false;
 }
 
-/* Returns whether the value just stored is implemented. */
+/* Returns whether the value that was just stored is implemented; if not, reports an error. */
 static bool is_built(const Assign *a)
 {
     if (a->option->built == NULL) return true;
@@ -272,7 +272,7 @@ void assign_value(Load *load, const Json *json, int node, int row, const char *a
     Assign a = {load, json, node, &option_table[row], value_at};
     const cJSON *item = json->node[node].item;
     Origin *origin = &load->origin[row];
-    /* If the option does not accept "auto", it is refused like any other string. */
+    /* If the option does not accept "auto", this word is refused like any other string. */
     bool automatic = (a.option->flags & OPTION_AUTO) != 0 && cJSON_IsString(item) &&
                      strcmp(item->valuestring, "auto") == 0;
     *origin = (Origin){.kind = key_at.set ? ORIGIN_SET : ORIGIN_FILE,

@@ -22,11 +22,11 @@ void walk_join(char out[PATH_SIZE], const char *prefix, const char *key);
 /* assign_known.c: handles a DeepSpeed key that is not implemented here: refuses its value, adds a
  * notice, or ignores it silently. */
 void check_known(const Walk *w, int node, const KnownKey *known);
-/* Returns the row of the known section that contains `key`, if that section is accepted or refused
- * as a whole; -1 if there is none. */
+/* Returns the row of the known section that contains `key`, if the section as a whole is accepted
+ * or refused; -1 if there is none. */
 int enclosing_tree(const char *key);
-/* Handles a key inside such a section that has no row in the table and was given directly: by
- * --set, with dots in its name, or next to keys that have rows. */
+/* Handles a key in a section that enclosing_tree has found: the key has no row in the table, and
+ * was given by --set, with dots in its name, or next to keys that have rows. */
 void check_inside(const Walk *w, int node, const char *path, int tree);
 /* Reports keys that the file, or several --set options, give under two different names. */
 void check_other_names(Load *load, bool sets);

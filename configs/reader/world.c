@@ -10,13 +10,14 @@ void derive_world(Load *load)
 {
     Config *c = load->config;
     if (!load_given(load, data_key) || load_wrong(load, data_key)) c->parallel.data = 1;
-    /* An error about the tensor or pipeline size has been reported. Another error about the batch
-     * or parallel.data, which depend on them, would describe a grid that will not exist. */
+    /* If check_grid reports an error about the tensor or pipeline size, an error about the batch or
+     * about parallel.data, which depend on these sizes, would describe a grid that will not
+     * exist. */
     check_grid(load);
     if (load_any_wrong(
             load, (const char *const[]){data_key, "parallel.tensor", "parallel.pipeline", NULL}))
         return;
-    /* 0: the config implies no number of ranks and is valid for any. */
+    /* This is 0 if the config implies no number of ranks; it is then valid for any number. */
     c->world = candidate_ranks(&load->candidate);
     load_follow(load, data_key, &c->parallel.data, load->candidate.value[CANDIDATE_DATA]);
 }

@@ -20,7 +20,8 @@ size_t memory_host_room(const MemoryPlan *p, const MemoryRoom *room)
     return room->host - (slack < most ? slack : most);
 }
 
-/* Checks the host memory of a plan without the optimizer states. */
+/* Returns whether the host has room for `bytes` bytes: the host memory of a plan without its
+ * optimizer states. If not, sets err. */
 static bool lists_fit(size_t bytes, size_t available, const char *machine, const Config *c,
                       char *err, size_t n)
 {
@@ -78,11 +79,12 @@ MemoryRatios memory_ratios_of_ranks(Comm *world, const MemoryRatios *own, int64_
     return sum;
 }
 
-/* Ratios in hundredths; 101 or -1 if there is none. */
+/* Values of offload_optimizer.ratio, in hundredths. If there is none, the smallest one is 101 and
+ * the largest one is -1. */
 typedef struct {
-    int first, last; /* the smallest and the largest with which both memories have room */
-    int of_device;   /* the smallest with which the device has room */
-    int of_host;     /* the largest with which the host has room */
+    int first, last; /* the smallest and the largest ratio with which both memories have room */
+    int of_device;   /* the smallest ratio with which the device has room */
+    int of_host;     /* the largest ratio with which the host has room */
 } Choice;
 
 static double device_needs(const MemoryPlan *p, const MemoryRatios *ratios, int k)
@@ -90,8 +92,8 @@ static double device_needs(const MemoryPlan *p, const MemoryRatios *ratios, int 
     return (double)p->total - (double)p->optimizer + (double)ratios->at[k].device;
 }
 
-/* Returns the bytes that the host needs, without snapshots: if there is no room for both snapshots
- * and states, saves are synchronous. */
+/* Returns the bytes that the host needs. Snapshots are not counted: if there is no room for both
+ * snapshots and states, saves are synchronous. */
 static double host_needs(const MemoryPlan *p, const MemoryRatios *ratios, int k)
 {
     return (double)p->host - (double)p->snapshot - (double)p->offloaded +
@@ -153,7 +155,8 @@ static const char *smaller_moments(const MemoryPlan *p, const MemoryRoom *room, 
 {
     if (!c->bf16.enabled || c->optimizer.type == OPTIMIZER_SGD || c->bf16.bf16_optimizer_states)
         return "";
-    bool masters = !c->bf16.bf16_master_weights_and_grads; /* 4 bytes; moments have 8 */
+    /* masters take 4 bytes a parameter, moments 8 */
+    bool masters = !c->bf16.bf16_master_weights_and_grads;
     double less = (double)p->offloaded / (masters ? 3 : 2),
            needs = (double)p->host - (double)p->snapshot - less;
     if (needs <= (double)memory_host_room(p, room) && p->total <= memory_device_room(room))
@@ -189,8 +192,8 @@ static bool refuse_states(const MemoryPlan *p, const MemoryRoom *room, const Con
     return false;
 }
 
-/* Returns a hint that says how to put so many hundredths of the states on the host; the caller
- * frees it. */
+/* Returns a hint that says how to put k hundredths of the states on the host; the caller frees
+ * it. */
 static char *write_ratio(const MemoryPlan *p, const MemoryRoom *room, const Config *c,
                          const MemoryRatios *ratios, int k)
 {
@@ -238,8 +241,9 @@ static char *smaller_model(const char *what, double bytes)
                        figure_bytes(bytes).text);
 }
 
-/* Returns a message that says what would make the plan fit into a device, without states on the
- * host; the caller frees it. The keys of the batch are named only if everything else fits. */
+/* Returns a message that says what would make the plan fit into a device if no optimizer states can
+ * move to the host; the caller frees it. The keys of the batch are named only if everything else
+ * fits. */
 static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
 {
     double fixed = (double)p->weights + (double)p->gradients + (double)p->optimizer;
@@ -255,7 +259,8 @@ static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
     return help;
 }
 
-/* Returns such a message for a device whose host may take optimizer states; the caller frees it. */
+/* Returns a message that says what would make the plan fit into a device if optimizer states can
+ * move to the host; the caller frees it. */
 static char *smaller_plan_beside(const MemoryPlan *p, const MemoryRoom *room, const Config *c,
                                  const MemoryRatios *ratios)
 {

@@ -18,7 +18,8 @@ static inline size_t memory_plus(size_t a, size_t b)
 void *memory_gather_here(Comm *world, const void *mine, size_t bytes, int *ranks);
 /* Returns how much of the available memory of the device the plan may use. */
 size_t memory_device_room(const MemoryRoom *room);
-/* Writes which ranks the plan is for, in words ("" for a single rank), and returns `text`. */
+/* Writes to `text` which ranks the plan is for, in words ("" for a single rank), and returns
+ * `text`. */
 char *memory_whose(const MemoryPlan *plan, char *text, size_t n);
 
 #endif

@@ -95,8 +95,8 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int64_t devi
         MemoryPlan plan;
         int64_t device;
     } Share;
-    /* Ranks on the same device share its memory, so their plans are added up; all ranks of a
-     * machine share its memory. A checkpoint is shared by all ranks and not added up. */
+    /* Ranks on the same device share the device's memory, so their plans are added up. All ranks of
+     * a machine share the host's memory. A checkpoint belongs to all ranks and is not added up. */
     const Share mine = {.plan = *own, .device = device};
     MemoryPlan sum = {.checkpoint = own->checkpoint,
                       .of = world->size,
@@ -124,7 +124,7 @@ MemoryPlan memory_plan_of_ranks(Comm *world, const MemoryPlan *own, int64_t devi
         sum.other = memory_plus(sum.other, p->other);
         sum.reserve = memory_plus(sum.reserve, p->reserve);
         sum.total = memory_plus(sum.total, p->total);
-        /* A plan may itself be a sum over ranks. */
+        /* A plan may itself be a sum over ranks, so `ranks` is added, not 1. */
         sum.ranks += p->ranks;
     }
     free(all);
@@ -233,7 +233,7 @@ void memory_print(const MemoryPlan *p, const MemoryRoom *room)
               figure_bytes((double)room->available).text, where);
 }
 
-/* Returns the bytes as a number that ranks can compare. */
+/* Returns the bytes as a signed number, which ranks can send to each other and compare. */
 static int64_t clamped(size_t bytes)
 {
     return bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes;
@@ -243,9 +243,9 @@ int memory_largest_of_stages(Comm *world, const MemoryPlan *own, GridPlace size,
                              MemoryPlan *largest)
 {
     /* Stages differ in embedding, head and the number of micro-batches that they hold. The largest
-     * plan decides whether the run fits, so that is the one to print. In a large world not all
-     * ranks can send their plan to all others, so each stage's plan is sent only by the first of
-     * its ranks whose plan is the largest. */
+     * plan decides whether the run fits, so that plan is printed. In a large world, not all ranks
+     * can send their plans to all others, so each stage's plan is sent by only one rank: the first
+     * one whose plan is the stage's largest. */
     int64_t *bytes = must_calloc((size_t)size.pp, sizeof *bytes),
             *first = must_calloc((size_t)size.pp, sizeof *first), total = clamped(own->total);
     int most = 0, stage = grid_place(size, world->rank).pp;
@@ -284,8 +284,8 @@ void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan,
         size_t planned, taken;
     } Reserve;
     if (plan->reserve == 0) return;
-    /* The free memory as it would be without the program's own allocations. It may have grown if
-     * another process has freed memory. */
+    /* The free memory that there would be if the program had made no allocations since `before`. It
+     * may be more than `before` if another process has freed memory. */
     size_t left = after.available + (after.held - before.held);
     Reserve mine = {plan->reserve, before.available > left ? before.available - left : 0};
     /* Each rank's plan gets its own measured value. Only one message is printed, for the first rank
@@ -325,7 +325,7 @@ void memory_print_use(const Config *config, const MemoryPlan *plan, const char *
     if (launch_parent() != 0 || launch_joined())
         snprintf(process, sizeof process, " in rank %d's process", log_rank());
     const char *gpu = plan->ranks == plan->of && !plan->on_host ? " on the GPU" : "";
-    /* Page-locked memory counts as resident. */
+    /* The resident memory includes page-locked memory. */
     const char *locked =
         plan->offloaded > 0 && !plan->on_host ? ", the optimizer's states among it" : "";
     log_field("memory", "%s: resident %s, peak %s%s%s%s, plan %s%s%s", when,

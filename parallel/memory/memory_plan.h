@@ -13,9 +13,9 @@
 typedef struct {
     size_t weights, gradients, buffers, optimizer, activations, scratch, other, reserve, total;
     size_t host;
-    size_t slots; /* of `optimizer`, the states themselves, without the tables for rounding them */
-    /* The part of `host` that is optimizer states, in page-locked memory: for all ranks of a
-     * machine, and for only the ranks on the device that `total` is about. */
+    size_t slots; /* the part of `optimizer` that is states, without the tables for rounding them */
+    /* The part of `host` that is optimizer states, in page-locked memory. offloaded: of all ranks
+     * of a machine. offloaded_of_device: of only the ranks whose device `total` is about. */
     size_t offloaded, offloaded_of_device;
     /* Host memory for the snapshots that asynchronous saves need. memory_take_snapshot decides
      * whether saves are asynchronous. If so, it adds this memory to `host`, and on the CPU to
@@ -25,7 +25,7 @@ typedef struct {
     int ranks, of;      /* number of ranks in this sum, and in the world */
     int rank;           /* the rank that made this sum */
     bool on_host;       /* `host` is included in `total` */
-    char machine[65];   /* name of the machine; "": all ranks are on one */
+    char machine[65];   /* name of the machine; "": all ranks are on one machine */
 } MemoryPlan;
 
 /* Returns the plan of a trainer that has been opened (or only measured) and will read these data.
@@ -63,13 +63,13 @@ MemoryRoom memory_room(Device *device, size_t host);
  * and the sum of the plans of its machine, and all get the same result. Completes both plans. If
  * there is no room, prints a notice that says how much is missing. */
 bool memory_take_snapshot(Comm *world, const MemoryRoom *room, MemoryPlan *own, MemoryPlan *sum);
-/* If the ranks are on several machines, replaces plan and room by those of the rank with the least
- * memory left, or with the most missing. All ranks of `world` must call it. */
+/* If the ranks are on several machines, replaces plan and room by those of the rank that has the
+ * least memory left, or lacks the most. All ranks of `world` must call it. */
 void memory_tightest(Comm *world, MemoryPlan *plan, MemoryRoom *room);
-/* Prints the parts of the plan, all in the unit of their sum, and the ranks for which it is. */
+/* Prints the parts of the plan, all in the unit of their sum, and for which ranks the plan is. */
 void memory_print(const MemoryPlan *plan, const MemoryRoom *room);
-/* The free memory of the device at some moment, and the memory that this program has allocated on
- * it, in bytes. */
+/* The free memory of the device, and the memory that this program has allocated on it, in bytes, at
+ * the time of the call of memory_mark. */
 typedef struct {
     size_t available, held;
 } MemoryMark;
@@ -88,20 +88,21 @@ void memory_measure_reserve(Comm *world, const Config *config, MemoryPlan *plan,
  * own plan. */
 int memory_largest_of_stages(Comm *world, const MemoryPlan *own, GridPlace size,
                              MemoryPlan *largest);
-/* Prints the plans of the stages, one line each; of more than eight stages, only the one with the
- * largest plan (`most`). */
+/* Prints the plans of the stages, one line each. If there are more than eight stages, prints only
+ * that of stage `most`, which has the largest plan. */
 void memory_print_stages(const MemoryPlan *largest, int stages, int most);
-/* at[k]: the bytes that the optimizer states of one or several ranks take on the device and on the
- * host if zero_optimization.offload_optimizer.ratio is k hundredths. */
+/* The bytes of optimizer states for every ratio in hundredths. at[k] is what the states of one or
+ * several ranks take on the device and on the host if zero_optimization.offload_optimizer.ratio is
+ * k / 100. */
 typedef struct {
     OptimizerBytes at[101];
 } MemoryRatios;
-/* Returns these for an opened or measured trainer. The layout code runs for each ratio, so call it
- * only if a plan does not fit. */
+/* Returns the bytes for the rank of an opened or measured trainer. The layout code runs for each
+ * ratio, so call it only if a plan does not fit. */
 MemoryRatios memory_ratios(const Trainer *trainer);
-/* Returns their sums: on the device over the ranks of this machine that use device number `device`,
- * on the host over all ranks of this machine. All ranks of `world` must call it, each with its own.
- */
+/* Returns sums over ranks: the bytes on the device are those of the ranks of this machine that use
+ * device number `device`; the bytes on the host are those of all ranks of this machine. All ranks
+ * of `world` must call it, each with its own bytes. */
 MemoryRatios memory_ratios_of_ranks(Comm *world, const MemoryRatios *own, int64_t device);
 /* Returns how much of the available host memory the plan may take. If some of it is page-locked, so
  * that the system cannot swap it out, 5 % or 2 GB, whichever is less, is kept free. */

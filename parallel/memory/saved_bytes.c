@@ -53,8 +53,8 @@ bool snapshot_wanted(const Config *config)
     return config->checkpoint.async && interval > 0 && interval < config->train_steps;
 }
 
-/* Returns the most bytes that the writers of one node write, if each node has `ranks_of_node`
- * ranks. */
+/* Returns the largest number of bytes that the writers on one node write, if a node has
+ * `ranks_of_node` ranks. */
 static int64_t most_of_node(const Config *config, int64_t ranks, int64_t ranks_of_node)
 {
     int rank[CHECKPOINT_MAX_WRITERS];

@@ -14,19 +14,22 @@ size_t saved_bytes_of(const Config *config, const ParamTable *table);
 /* Returns the bytes of host memory in which rank `rank` of `ranks` stores a snapshot
  * (async_save.h); SIZE_MAX if a checkpoint is absurdly large. */
 size_t snapshot_bytes_of(const Config *config, const ParamTable *table, int ranks, int rank);
-/* Returns the most bytes that snapshots take on a node, if each node has `ranks_of_node` of the
- * `ranks`; 0 if saves are not to be asynchronous. config->model.vocab_size must be set. */
+/* Returns the largest number of bytes that snapshots take on a node, if each node has
+ * `ranks_of_node` of the `ranks`; 0 if saves are not to be asynchronous. config->model.vocab_size
+ * must be set. */
 int64_t snapshot_bytes_of_node(const Config *config, int64_t ranks, int64_t ranks_of_node);
-/* Returns the most bytes of a checkpoint that one of `ranks` ranks writes, counted as in a
- * snapshot, whether or not saves are asynchronous. config->model.vocab_size must be set. */
+/* Returns the largest number of bytes of a checkpoint that one of `ranks` ranks writes. They are
+ * counted as in a snapshot, whether or not saves are asynchronous. config->model.vocab_size must be
+ * set. */
 int64_t saved_bytes_of_writer(const Config *config, int64_t ranks);
 /* Returns whether saves of a run with this config are to be asynchronous: checkpoint.async, unless
  * the run saves only at its end. */
 bool snapshot_wanted(const Config *config);
-/* Returns how many seconds a save of so many bytes is assumed to take before one has been measured:
- * at 200 MB/s, which a shared file system accepts from one writer. */
+/* Returns how many seconds a save of `bytes` bytes is assumed to take before a save has been
+ * measured: at 200 MB/s, which a shared file system accepts from one writer. */
 double saved_seconds(double bytes);
-/* The same as saved_bytes_of, from a config alone. config->model.vocab_size must be set. */
+/* Does the same as saved_bytes_of, but needs only a config. config->model.vocab_size must be
+ * set. */
 size_t saved_bytes(const Config *config);
 
 #endif

@@ -8,14 +8,15 @@
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/* Returns the seconds in which memory moves these bytes. */
+/* Returns the seconds that memory needs to move these bytes. */
 static double moved(const Hardware *h, const CostTraits *t, double bytes)
 {
     return bytes / (h->memory_bandwidth * h->memory_efficiency * t->memory);
 }
 
-/* Returns the seconds of a product's arithmetic. Each dimension is increased by the edge, which
- * stands for partly filled tiles in rows and columns, and for filling the pipeline in depth. */
+/* Returns the seconds of a product's arithmetic. Each dimension is increased by the edge. In rows
+ * and columns, this accounts for tiles that are only partly filled; in depth, for filling the
+ * pipeline. */
 static double multiplied(const Hardware *h, const CostTraits *t, DType dtype, int64_t m, int64_t n,
                          int64_t k)
 {
@@ -32,11 +33,13 @@ double cost_product(const Hardware *hardware, const CostTraits *traits, DType dt
                                    moved(hardware, traits, (double)bytes));
 }
 
-/* Returns the seconds of attention that writes its scores, of `size` bytes each, and dropout's
- * masks of one byte. Forward: the product q k' writes the scores, softmax and dropout read and
- * write them, and the product with v reads them. Backward has four products, of which one writes
- * the scores' gradients and three read; dropout reads and writes these, and softmax reads its
- * results as well. */
+/* Returns the seconds of attention that writes its scores to memory (CostTraits.materialised). A
+ * score has `size` bytes, and dropout's mask has one byte per score.
+ *
+ * Forward: the product q k' writes the scores, softmax and dropout read and write them, and the
+ * product with v reads them. Backward has four products: one writes the gradients of the scores,
+ * and three read them. Dropout reads and writes these gradients, and so does softmax, which also
+ * reads its results. */
 static double materialised(const Hardware *h, const CostTraits *t, const GraphNode *node)
 {
     enum { SOFTMAX = 1, DROPOUT = 1 };
@@ -52,9 +55,9 @@ static double materialised(const Hardware *h, const CostTraits *t, const GraphNo
            moved(h, t, by_others);
 }
 
-/* Returns the speed with heads of this size relative to heads of 128: for a pair of a query and a
- * key, softmax takes as long as the products of `softmax` columns. With 18, heads of 64 are 11 %
- * slower, as FlashAttention-2 is on an H100. */
+/* Returns the speed with heads of this size relative to heads of 128. For each pair of a query and
+ * a key, softmax takes as long as the products of `softmax` columns. With 18 columns, heads of 64
+ * are 11 % slower than heads of 128, as in FlashAttention-2 on an H100. */
 static double head_share(double head_size)
 {
     const double softmax = 18;
@@ -74,13 +77,15 @@ static double attention(const Hardware *h, const CostTraits *t, const GraphNode 
     return h->launch + fmax(node->flops / speed, moved(h, t, (double)node->bytes));
 }
 
-/* Returns how many of an op's bytes are in host memory and have to cross the link to the host. */
+/* Returns how many of an op's bytes are in host memory, so that they have to cross the link to the
+ * host. */
 static int64_t of_host(const Hardware *h, const GraphNode *node)
 {
     return h->cuda ? node->host_bytes : 0;
 }
 
-/* Returns the seconds in which the link to the host moves these bytes, half of them each way. */
+/* Returns the seconds that the link to the host needs to move these bytes, half of them each
+ * way. */
 static double linked(const Hardware *h, const CostTraits *t, double bytes)
 {
     return bytes == 0 ? 0 : bytes / 2 / (h->host_bandwidth * t->host);
@@ -98,10 +103,10 @@ static double op_seconds(const Hardware *h, const CostTraits *t, const GraphNode
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
-/* NCCL's protocols, relative to the one for large tensors ("Simple"), to which the hardware's
- * figures apply. The other two send flags with the data, so a hop takes less time, but the data get
- * only a part of the bandwidth: half in LL, 120 of 128 bytes in LL128. The ratios of the hops are
- * those of NCCL's own model (NVIDIA/nccl src/graph/tuning.cc). */
+/* NCCL's protocols. The figures are relative to the protocol for large tensors ("Simple"), for
+ * which the hardware's figures are. The other two send flags with the data: a hop takes less time,
+ * but data get only a part of the bandwidth, 120 of 128 bytes (LL128) or half (LL). The ratios of
+ * the hops are those of NCCL's own model (NVIDIA/nccl src/graph/tuning.cc). */
 static const struct {
     double hop, bandwidth;
 } protocol[] = {{1, 1}, {0.56, 120.0 / 128}, {0.18, 0.5}};
@@ -112,20 +117,22 @@ double cost_small_hop(const Hardware *hardware)
     return hardware->cuda ? protocol[PROTOCOLS - 1].hop : 1;
 }
 
-/* A tree moves as many bytes as a ring, at nine tenths of its speed (NCCL's model). */
+/* The bandwidth of a tree, relative to that of a ring (NCCL's model). A tree moves about as many
+ * bytes as a ring. */
 static const double TREE_SHARE = 0.9;
 
-/* From Hopper on, the switches of a node do the additions (NVLS): an all-reduce of more than four
- * ranks then moves its tensor at this share of the link's bandwidth, for any number of ranks. 8
- * H200 reach 480 GB/s of bus bandwidth, 274 GB/s of the tensor, where an all-gather has 363; with 4
- * ranks it is no faster than a ring (stas00/ml-engineering, network/README.md). */
+/* From Hopper on, the switches of a node do the additions (NVLS). An all-reduce of more than four
+ * ranks then moves its tensor at this share of the link's bandwidth, for any number of ranks. On 8
+ * H200, an all-reduce reaches 480 GB/s of bus bandwidth, which is 274 GB/s of the tensor, and an
+ * all-gather 363 GB/s. With 4 ranks, NVLS is no faster than a ring (stas00/ml-engineering,
+ * network/README.md). */
 enum { SWITCH_RANKS = 5, SWITCH_CAPABILITY = 90 };
 static const double SWITCH_SHARE = 0.74;
 
 /* How the ranks of a group are spread over the nodes. */
 typedef struct {
     double ranks, nodes;
-    double fewest; /* ranks on the node that has the fewest of them */
+    double fewest; /* ranks of the group on the node that has the fewest of them */
 } Spread;
 
 static int64_t node_of(const Hardware *h, int64_t rank)
@@ -155,7 +162,8 @@ static Spread spread_of(const Hardware *h, const GraphGroup *g)
     int64_t at_first = ranks_on(h, g, node_of(h, g->first)),
             at_last = ranks_on(h, g, node_of(h, last)), fewest = at_first;
     if (at_last < fewest) fewest = at_last;
-    /* A node between the first and the last has at least this many. */
+    /* A node between the first and the last has at least devices_per_node / stride ranks of the
+     * group. */
     if (nodes > 2 && h->devices_per_node / stride < fewest) fewest = h->devices_per_node / stride;
     s.fewest = (double)(fewest > 0 ? fewest : 1);
     return s;
@@ -168,15 +176,15 @@ static double between_bandwidth(const Hardware *h, const CostTraits *t, double r
     return h->between.bandwidth * t->between * ranks * h->nics_per_node / h->devices_per_node;
 }
 
-/* Returns the seconds of a ring's hops: `rounds` times all ranks but one. */
+/* Returns the seconds of a ring's hops. Each round has one hop fewer than the group has ranks. */
 static double ring_hops(const Hardware *h, const Spread *s, int rounds)
 {
     double outside = s->nodes - 1, within = s->ranks - 1 - outside;
     return rounds * (within * h->inside.latency + outside * h->between.latency);
 }
 
-/* Returns the seconds of a tree's hops: up and down the chain of a node's ranks and the binary tree
- * of the nodes. */
+/* Returns the seconds of a tree's hops, up and down. The ranks of a node are a chain, and the nodes
+ * are a binary tree. */
 static double tree_hops(const Hardware *h, const Spread *s)
 {
     double levels = ceil(log2(s->nodes)), chain = ceil(s->ranks / s->nodes) - 1;
@@ -237,7 +245,8 @@ static double message_seconds(const Hardware *h, const CostTraits *t, const Grap
     return (within ? h->inside.latency : h->between.latency) + (double)message->bytes / bandwidth;
 }
 
-/* Messages in both directions move at the same time. */
+/* Returns the seconds of a group of messages. Messages in opposite directions move at the same
+ * time. */
 static double messages(const Hardware *h, const CostTraits *t, const Graph *graph,
                        const GraphNode *node)
 {
@@ -259,7 +268,8 @@ double cost_of_node(const Hardware *hardware, const CostTraits *traits, const Gr
     case NODE_COLLECTIVE: {
         double seconds = cost_collective(hardware, traits, (CommVerb)node->code, node->bytes,
                                          &graph->group[node->group]);
-        /* Collectives that are started together are one kernel. */
+        /* Collectives that are started together are one kernel, so only the first one has the
+         * overhead of its start. */
         return node->joined ? fmax(0, seconds - hardware->collective) : seconds;
     }
     case NODE_MESSAGES: return messages(hardware, traits, graph, node);

@@ -2,18 +2,18 @@
  * describes (hardware.h). Closed forms of one kernel, collective or message; replay.h puts them
  * together. All results are predictions in seconds. No result decreases when a size grows.
  *
- *   product m x n x k    launch + 2 (m + e)(n + e)(k + e) / (sustained x most x peak), or its bytes
- *                        at memory speed if that takes longer; e is the hardware's product.edge
- *   attention            launch + flops / (peak x share x T / (T + length)), for heads of 128
- *   other ops, copies    launch + bytes / (memory_bandwidth x memory_efficiency); for an update of
- *                        states on the host, half their bytes / host_bandwidth if that takes longer
- *   collective           collective + hops x latency + bytes on the slowest link / its bandwidth,
- *                        the best of the algorithms and protocols that NCCL chooses from
- *   messages             collective + latency + bytes / bandwidth of the busier direction
+ *   product m x n x k    launch + 2 (m + e)(n + e)(k + e) / (sustained x most x peak), or the
+ *                        time to move its bytes, if that is longer; e is the hardware's
+ * product.edge attention            launch + flops / (peak x share x T / (T + length)), for heads
+ * of 128 other ops, copies    launch + bytes / (memory_bandwidth x memory_efficiency); for an
+ * update of states on the host, half their bytes / host_bandwidth if that takes longer collective
+ * collective + hops x latency + bytes on the slowest link / its bandwidth, the best of the
+ * algorithms and protocols that NCCL chooses from messages             collective + latency + bytes
+ * / bandwidth of the busier direction
  *
- * A group whose ranks are all on one node uses the link inside. In any other group each node sends
- * and receives over the network interfaces of all its ranks in the group: with as many interfaces
- * as devices, one per rank. */
+ * A group whose ranks are all on one node uses the links inside the node. In any other group, each
+ * node sends and receives over a share of its network interfaces: as large a share as that of its
+ * devices which are in the group. */
 #ifndef PARALLEL_PLAN_COST_H
 #define PARALLEL_PLAN_COST_H
 
@@ -21,11 +21,14 @@
 #include "model/core/graph.h"
 #include "parallel/comm/comm.h"
 
-/* Factors that make speeds differ from those of this program on this hardware: for ranges, for
- * "what if" questions, and in tests for other programs. A factor of 1 changes nothing. */
+/* Factors by which speeds differ from those of this program on this hardware: for ranges of
+ * predictions, for "what if" questions, and in tests for other programs. A factor of 1 changes
+ * nothing. */
 typedef struct {
-    double product, attention, memory; /* products; attention; memory-bound kernels */
-    double inside, between, host;      /* the bandwidths of these links */
+    /* speeds of products, of attention and of memory-bound kernels */
+    double product, attention, memory;
+    /* bandwidths of the links inside and between nodes, and to the host */
+    double inside, between, host;
     /* Attention computes all scores of a sequence, masked ones as well, and writes them to memory,
      * where softmax and dropout read and write them, as programs did before FlashAttention. */
     bool materialised;
@@ -43,17 +46,18 @@ double cost_of_node(const Hardware *hardware, const CostTraits *traits, const Gr
  * comm.h. */
 double cost_collective(const Hardware *hardware, const CostTraits *traits, CommVerb verb,
                        int64_t bytes, const GraphGroup *group);
-/* Returns what fraction of the link's latency one hop of a collective takes if the tensor is
- * small. */
+/* Returns the time of one hop of a collective of a small tensor, as a fraction of the link's
+ * latency. */
 double cost_small_hop(const Hardware *hardware);
-/* Returns the seconds that a writer of a checkpoint needs to receive `bytes` from other ranks.
- * `between`: some of these are on other nodes. */
+/* Returns the seconds that a writer of a checkpoint needs to receive `bytes` bytes from other
+ * ranks. `between`: some of those ranks are on other nodes. */
 double cost_received(const Hardware *hardware, double bytes, bool between);
 /* Returns the seconds that a rank needs to fill its snapshot of a save (snapshot.h) with `bytes`
  * bytes. It receives `received` of them from other ranks (cost_received) at the same time. A CPU
  * reads and writes memory, a GPU copies over the link to its host. */
 double cost_snapshot(const Hardware *hardware, double bytes, double received, bool between);
-/* Returns the seconds of a product whose result has m rows and n columns, and whose depth is k. */
+/* Returns the seconds of a matrix product. Its result has m rows and n columns, its depth is k, and
+ * it moves `bytes` bytes. */
 double cost_product(const Hardware *hardware, const CostTraits *traits, DType dtype, int64_t m,
                     int64_t n, int64_t k, int64_t bytes);
 

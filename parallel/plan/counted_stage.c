@@ -11,7 +11,7 @@
 
 /* ---- the wire -------------------------------------------------------------------------------- */
 
-/* Adds `sign` times the calls that the grid's groups have counted so far. */
+/* Adds to `out`, multiplied by `sign`, the calls that the grid's groups have counted so far. */
 static void add_counts(const Grid *grid, int sign, StagePlan *out)
 {
     const Comm *comm[GRID_COMMS];
@@ -32,7 +32,7 @@ static void add_counts(const Grid *grid, int sign, StagePlan *out)
 
 /* ---- one rank -------------------------------------------------------------------------------- */
 
-/* Makes the first two steps. */
+/* Runs the first two steps. Records the graphs of both, and counts the calls of the first. */
 static void record(Trainer *t, Recorder *recorder, StagePlan *out)
 {
     recorder_start(recorder, &out->two);
@@ -42,14 +42,15 @@ static void record(Trainer *t, Recorder *recorder, StagePlan *out)
     Graph first = out->two;
     trainer_step(t);
     recorder_stop(recorder);
-    /* The second step may have moved the nodes. */
+    /* The second step may have moved the nodes to a larger array, so their addresses are taken from
+     * `two` again. */
     out->step = out->two;
     memcpy(out->step.n, first.n, sizeof first.n);
     out->step.issued = first.issued;
     out->step.n_messages = first.n_messages;
 }
 
-/* A trainer in a counted world. */
+/* A trainer in a world that only counts (comm_counted), and what it needs. */
 typedef struct {
     Config config;
     Comm world;
@@ -62,7 +63,7 @@ static void open_counted(CountedTrainer *c, const Config *config, const CountedF
 {
     GridPlace size = config_grid(config, 0);
     c->config = *config;
-    /* Only a real device can time phases. */
+    /* Phases cannot be timed here: that needs a real device. */
     c->config.wall_clock_breakdown = false;
     c->world = comm_counted(rank, (int)grid_ranks(size));
     data_open_random(&c->data, config->model.vocab_size);

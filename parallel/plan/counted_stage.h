@@ -1,6 +1,6 @@
-/* counted_stage.h -- what one rank of each stage of a grid will hold, send and compute in a step,
- * determined without the grid: the program's own trainer is opened for that rank on a device and in
- * a world that only count, and makes a step there. */
+/* counted_stage.h -- finds out what one rank of each stage of a grid will hold, send and compute in
+ * a step, without the grid: opens the program's own trainer for that rank, and runs a step, on a
+ * device and in a world that only count. */
 #ifndef PARALLEL_PLAN_COUNTED_STAGE_H
 #define PARALLEL_PLAN_COUNTED_STAGE_H
 
@@ -8,30 +8,33 @@
 #include "model/core/graph.h"
 #include "parallel/memory/memory_plan.h"
 
-/* The plan of one rank. The other ranks of its stage have the same memory, and ranks with the same
- * dp coordinate make the same calls. From ZeRO stage 1 on, a gradient that all ranks of tp, kv or
- * tie hold is summed only by the ranks whose shard contains it. So ranks with different dp
- * coordinates differ only in these sums. */
+/* The plan of one rank, which stands for its stage: the other ranks of the stage need the same
+ * memory, and those with the same dp coordinate make the same calls.
+ *
+ * Ranks with another dp coordinate differ only in the sums of the groups tp, kv and tie. From ZeRO
+ * stage 1 on, a gradient that all ranks of such a group hold is summed only by the ranks whose
+ * shard contains it. */
 typedef struct {
     int stage;
-    /* The same as memory_plan returns in a run. If device memory is host memory, the caller adds
-     * `host` (memory_add_host). */
+    /* What memory_plan returns in a run. If device memory is host memory, the caller adds `host`
+     * (memory_add_host). */
     MemoryPlan memory;
-    /* The calls of exactly one training step by group, in the order of grid_comms; `seconds` and
-     * `waited` are 0. */
+    /* The calls of exactly one training step by each group, in the order of grid_comms; `seconds`
+     * and `waited` are 0. */
     CommCounts wire[GRID_COMMS];
     char group[GRID_COMMS][16];
     int group_size[GRID_COMMS];
-    /* The graphs of the first step after the start, and of the first two. `step` is the beginning
-     * of `two` and shares its memory, so only `two` may be freed or written. */
+    /* `step`: the graph of the first step after the start. `two`: the graph of the first two steps.
+     * `step` is the beginning of `two` and shares its memory, so only `two` may be freed or
+     * written. */
     Graph step, two;
-    int64_t checkpoint_bytes; /* of one checkpoint, all files of all ranks together */
+    int64_t checkpoint_bytes; /* size of one checkpoint: all files of all ranks together */
 } StagePlan;
 
 /* Plans rank `rank` of a settled config's grid, whose size is parallel.pipeline x data x tensor, up
  * to COMM_MAX_RANKS ranks. `facts` describe the ranks' devices; each rank has its own device unless
- * device memory is host memory. The text that the config names is not read. A tensor whose size
- * does not fit into 64 bits ends the program (EXIT_NO_MEMORY). Free with plan_rank_free. */
+ * device memory is host memory. Does not read the text that the config names. Ends the program
+ * (EXIT_NO_MEMORY) if the size of a tensor does not fit into 64 bits. Free with plan_rank_free. */
 void plan_rank(const Config *config, const CountedFacts *facts, int rank, StagePlan *out);
 void plan_rank_free(StagePlan *plan);
 
@@ -41,7 +44,7 @@ void plan_rank_free(StagePlan *plan);
 bool plan_stages(const Config *config, const Hardware *hardware, StagePlan **out, int *stages,
                  char *err, size_t n);
 /* Replaces the memory and checkpoint_bytes of these plans by the values for `config`, which has the
- * same grid. Makes no step, so its time does not depend on the number of micro-batches. */
+ * same grid. Records no step, so its time does not depend on the number of micro-batches. */
 void plan_stages_memory(const Config *config, const Hardware *hardware, StagePlan *plans);
 void plan_stages_free(StagePlan *plans, int stages);
 

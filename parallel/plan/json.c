@@ -17,7 +17,7 @@ typedef struct {
 
 #define ROWS(array) ((int)(sizeof(array) / sizeof *(array)))
 
-/* Print members of an object, with a comma between them. */
+/* Prints real numbers as members of an object, with a comma between them. */
 static void reals(const Real *row, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -97,9 +97,9 @@ static void print_stage_memory(const StagePlan *stage)
     printf("}");
 }
 
-/* Prints which part of a rank's optimizer states is configured to be on the host, which part is
- * there in whole shards, and the seconds in which the link moves them both ways, as plan_print
- * does. */
+/* Prints which part of a rank's optimizer states the config puts on the host, which part is really
+ * there (in whole shards), and the seconds in which the link moves that part both ways, as
+ * plan_print does. */
 static void print_offload(const Plan *plan)
 {
     const OffloadConfig *offload = &plan->config->zero_optimization.offload_optimizer;

@@ -12,7 +12,7 @@
 
 /* ---- stages ---------------------------------------------------------------------------------- */
 
-/* Returns a copy of the config in which a step has so many micro-batches. It shares the strings of
+/* Returns a copy of the config in which a step has `micros` micro-batches. It shares the strings of
  * `config`, and must not be freed. */
 static Config with_micros(const Config *config, int64_t micros)
 {
@@ -22,8 +22,8 @@ static Config with_micros(const Config *config, int64_t micros)
     return copy;
 }
 
-/* Adds the calls of `periods` periods to those of a step. A period has the calls by which `more`
- * exceeds `fewer`. */
+/* Adds the calls of `periods` periods to those of the step in `more`. The calls of one period are
+ * those by which `more` exceeds `fewer`. */
 static void extend_wire(StagePlan *more, const StagePlan *fewer, int64_t periods)
 {
     for (int g = 0; g < GRID_COMMS; g++) {
@@ -38,10 +38,9 @@ static void extend_wire(StagePlan *more, const StagePlan *fewer, int64_t periods
 }
 
 /* Returns how many of a step's micro-batches must be recorded so that every step that is longer by
- * a multiple of `period` has the same beginning and end. With several chunks, the remainder of a
- * division into groups of `period` micro-batches makes as many groups longer by one
- * (schedule_order.c). All of these must be recorded and, as always, three groups of the normal
- * length. */
+ * a multiple of `period` has the same beginning and end. These are three groups of `period`
+ * micro-batches, and those left over. With several chunks, each micro-batch that is left over makes
+ * one group longer (schedule_order.c); then the longer groups must be recorded, too. */
 static int64_t recorded_micros(const Config *config, int64_t period)
 {
     int64_t left_over = config->gradient_accumulation_steps % period, groups = 3;
@@ -89,7 +88,7 @@ static PlanRoom room_of(const Config *config, int64_t bytes, int64_t workspace)
     return room;
 }
 
-/* Raises the margin of a host to what the run keeps free, if that is more. */
+/* Raises the margin of a host to the memory that a run keeps free there, if that is more. */
 static void leave_as_the_run(PlanRoom *host, int64_t bytes)
 {
     const MemoryRoom all = {.host = (size_t)bytes};
@@ -99,8 +98,9 @@ static void leave_as_the_run(PlanRoom *host, int64_t bytes)
     host->room = min_i64(host->room, most);
 }
 
-/* Returns the sums over the ranks of node `node`: `needed` is all their memory on CPUs, else their
- * host memory; `offloaded` is the part that is optimizer states on the host. */
+/* Returns sums over the ranks of node `node`. `needed` is all the memory of these ranks on CPUs,
+ * and only their host memory otherwise. `offloaded` is the part of it that is optimizer states on
+ * the host. */
 static PlanRoom needed_of_node(const Plan *plan, int64_t node)
 {
     int64_t in_stage = plan->ranks / plan->grid.pp, end = (node + 1) * plan->ranks_of_node;
@@ -113,7 +113,7 @@ static PlanRoom needed_of_node(const Plan *plan, int64_t node)
     return of;
 }
 
-/* Finds the node that needs the most. */
+/* Sets `room` to the needs of the node that needs the most. */
 static void fit_nodes(const Plan *plan, PlanRoom *room)
 {
     int64_t in_stage = plan->ranks / plan->grid.pp;
@@ -195,7 +195,7 @@ static double node_seconds(void *context, int stage, const GraphNode *node)
     return cost_of_node(&c->rank, &c->traits, &c->stage[stage].two, node);
 }
 
-/* The graphs of all stages: of the first step, and of two. */
+/* The graphs of all stages: `one` of the first step, `two` of the first two steps. */
 typedef struct {
     Graph *one, *two;
     Costs costs;
@@ -223,7 +223,7 @@ static void close_steps(Steps *steps)
     free(steps->two);
 }
 
-/* Returns the time of one step among many: the second of two. */
+/* Returns the time of one step among many, which is taken to be that of the second of two steps. */
 static StepTime second_step(const Plan *plan, const StagePlan *stage, const CostTraits *traits)
 {
     Steps s = open_steps(plan, stage, traits);
@@ -283,8 +283,9 @@ void plan_vary(Plan *plan)
                               .half_network = plan_seconds(plan, &half)};
 }
 
-/* Returns the parts of the stage whose work ends last in the recorded part of the step. In the
- * whole step another stage may end later, so `seconds` is set to the time of the whole step. */
+/* Returns the parts of the step for the stage whose work ends last in the part of the step that was
+ * recorded. In the whole step another stage may end later, so `seconds` is set to the time of the
+ * whole step. */
 static StageTime step_parts(const Plan *plan)
 {
     StageTime step = plan->time.stage[plan->time.last];

@@ -33,8 +33,8 @@ static Figure hours_text(double hours)
 
 /* ---- what is planned ------------------------------------------------------------------------- */
 
-/* A node has a fixed number of GPUs, but any number of ranks can run on one CPU. So for CPUs the
- * line says why there are several nodes. */
+/* Prints the line about the machine. A node has a fixed number of GPUs, but any number of ranks can
+ * run on one CPU. So for CPUs the line says why there are several nodes. */
 static void print_machine(const Plan *plan, const char *machine)
 {
     char several[160] = "";
@@ -123,14 +123,15 @@ static void print_room(const Plan *plan, const char *label, const PlanRoom *room
          figure_bytes((double)room->room).text, free_for, figure_bytes((double)room->margin).text);
 }
 
-/* The classes of a row; the sums of a node and its host memory are in the lines above. */
+/* The columns of the table of stages. It does not contain the sums of a node and its host memory,
+ * which are in the lines above it. */
 enum { CLASSES = 9 };
 static const char *const class_name[CLASSES] = {"weights", "grads", "buffers", "optim.", "activ.",
                                                 "scratch", "other", "reserve", "total"};
 
 static void print_stage(const MemoryPlan *m, int stage, double unit)
 {
-    /* If device memory is host memory, all states are part of the total. */
+    /* If device memory is host memory, the total includes all states, so `states` does, too. */
     size_t states = m->optimizer + (m->on_host ? m->offloaded : 0);
     const size_t parts[CLASSES] = {m->weights, m->gradients, m->buffers, states,  m->activations,
                                    m->scratch, m->other,     m->reserve, m->total};

@@ -18,7 +18,7 @@ Config plan_with_host(const Config *config, int hundredths)
     return with;
 }
 
-/* Returns the memory of the plan if so many hundredths of the states are on the host. */
+/* Returns a plan of the memory with `hundredths` hundredths of the states on the host. */
 static Plan with_ratio(const Plan *plan, int hundredths)
 {
     const Config config = plan_with_host(plan->config, hundredths);
@@ -30,9 +30,9 @@ static int64_t left(const PlanRoom *room)
     return room->room - room->needed;
 }
 
-/* Returns, in hundredths from `low` to `high`, the smallest ratio with which the device has room,
- * or, if `device` is false, the largest with which the host has room. At one end of the range there
- * is room. */
+/* Returns a ratio in hundredths from `low` to `high`: the smallest with which the device has room
+ * or, if `device` is false, the largest with which the host has room. There must be room at one end
+ * of this range: on the device with `high`, on the host with `low`. */
 static int bisect(const Plan *plan, int low, int high, bool device)
 {
     while (high - low > 1) {
@@ -52,7 +52,7 @@ int plan_least_host(const Config *config, const Hardware *hardware, int64_t *pla
     const Plan all = with_ratio(&plan, WHOLE);
     *plans += 1;
     if (left(&all.device) < 0) return WHOLE;
-    *plans += 7; /* a hundred is halved seven times */
+    *plans += 7; /* the range of a hundred is halved seven times */
     return bisect(&plan, 0, WHOLE, true);
 }
 

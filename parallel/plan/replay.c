@@ -1,6 +1,6 @@
-/* replay.c -- see replay.h. The streams of all stages are replayed one after another, each until it
- * has to wait for another one, which wakes it. The times do not depend on this order, because each
- * is a maximum over nodes that the graphs determine. */
+/* replay.c -- see replay.h. The streams of all stages are replayed in turn: each until it has to
+ * wait for another stream, which wakes it. The times do not depend on the order of the streams,
+ * because each time is a maximum over nodes that the graphs determine. */
 #include "parallel/plan/replay_inside.h"
 
 #include "model/core/check.h"
@@ -28,7 +28,7 @@ static double ended_at(const ReplayStage *s, int stream, int64_t nodes)
     return nodes == 0 ? 0 : s->time[stream][nodes - 1].end;
 }
 
-/* Replays the next node of a stream. Returns false if it has to wait. */
+/* Replays the next node of a stream. Returns false if the node has to wait. */
 static bool do_node(Replay *r, int stage, int stream)
 {
     ReplayStage *s = &r->stage[stage];
@@ -50,7 +50,7 @@ static bool do_node(Replay *r, int stage, int stream)
     return true;
 }
 
-/* Wakes the streams of a stage that wait for this one. */
+/* Wakes the streams of a stage that wait for its stream `stream`. */
 static void wake_waiting(Replay *r, int stage, int stream)
 {
     const ReplayStage *s = &r->stage[stage];
@@ -74,7 +74,7 @@ static void go_on(Replay *r, int which)
     if (s->done[stream] > before) wake_waiting(r, stage, stream);
 }
 
-/* Checks that all streams have ended. */
+/* Checks that all nodes of all streams have been replayed. If not, the graphs have a deadlock. */
 static void check_end(const Replay *r)
 {
     char who[1024] = "", why[256];
@@ -113,7 +113,7 @@ static void close_replay(Replay *r)
     free(r->queued);
 }
 
-/* Computes when each node begins and ends. */
+/* Computes the times at which each node begins and ends. */
 static Replay replay_all(const Graph *graph, int stages, ReplayCost cost, void *context)
 {
     Replay r = {.graph = graph, .stages = stages, .cost = cost, .context = context};
@@ -143,7 +143,8 @@ StepTime replay_step(const Graph *graph, int stages, ReplayCost cost, void *cont
     return time;
 }
 
-/* No node waits for a later one. So the first step has the same times as in a replay of its own. */
+/* No node waits for a node after it, so in this replay the first step has the same times as in a
+ * replay of its own. */
 StepTime replay_second_step(const Graph *one, const Graph *two, int stages, ReplayCost cost,
                             void *context)
 {

@@ -6,13 +6,13 @@
 
 #include "model/core/graph.h"
 
-/* How a stage spends the step, in seconds. Each moment belongs to the part that its compute stream
- * executes then: `products`, `attention`, `memory_bound` (all other ops), `optimizer` (gradient
- * norm, decision and update), `copies`, a collective or message, or nothing. Idle time is
- * attributed to what the stream waits for at that moment, along the chain of nodes that ends with
- * the node that it waits for:
+/* How a stage spends the step, in seconds. Each moment is counted in one part. While the stage's
+ * compute stream executes something, this is the part: `products`, `attention`, `memory_bound` (all
+ * other ops), `optimizer` (gradient norm, decision and update), `copies`, a collective or message.
+ * While the compute stream is idle, the part is what it waits for at that moment, along the chain
+ * of nodes that ends with the node that it waits for:
  *
- *   exposed_dp   collectives of groups other than the following, and other work of the comm stream
+ *   exposed_dp   collectives of groups not named below, and other work of the comm stream
  *   exposed_tp   collectives of "tp" and "kv" on this stage, and other work of the tp stream
  *   exposed_pp messages, and collectives across stages
  *   copies       work of the copy stream
@@ -20,20 +20,20 @@
  *   bubble       another stage's computation (and its collectives of tp and kv, which are part of
  *                it); also the end of the step, if another stage is still computing then
  *
- * They add up to the step's seconds. The sum is exact, because all times are multiples of 2^-36
- * seconds, as long as a step takes less than a day. */
+ * The parts add up to the step's seconds. The sum is exact as long as a step takes less than a day,
+ * because all times are multiples of 2^-36 seconds. */
 typedef struct {
-    double seconds; /* when the stage's last work ends */
+    double seconds; /* the time at which the stage's last work ends */
     double compute; /* products + attention + memory_bound + optimizer */
     double products, attention, memory_bound, optimizer, copies;
     double exposed_dp, exposed_tp, exposed_pp, exposed_host, bubble;
 } StageTime;
 
 typedef struct {
-    double seconds; /* when the last work of all stages ends */
+    double seconds; /* the time at which the last work of all stages ends */
     StageTime *stage;
     int stages;
-    int last; /* the stage whose work ends last; of several, the first */
+    int last; /* the stage whose work ends last; the first of them if there are several */
 } StepTime;
 
 /* Returns how many seconds a node of a stage takes. It is called once for each node except waits,
@@ -51,18 +51,21 @@ typedef double (*ReplayCost)(void *context, int stage, const GraphNode *node);
  * If no stream can continue, the graphs have a deadlock, and the program ends (CHECK) with a
  * message that says who waits for whom. Time and memory are linear in the nodes. */
 StepTime replay_step(const Graph *graph, int stages, ReplayCost cost, void *context);
-/* Returns the time of one step among many: `more` has the steps of `fewer` and one more, and each
- * field is the difference between the two. Gathers of a step may overlap the update before it,
- * which the replay of a single step cannot show. Free the result, too. */
+/* Returns the time of one step among many. `more` is the time of some steps, and `fewer` that of
+ * one step less; each field of the result is the difference between the two. A step among many may
+ * take less time than a single one, because its gathers may overlap the update of the step before
+ * it. Free the result with step_time_free. */
 StepTime step_time_between(const StepTime *fewer, const StepTime *more);
-/* Returns the same for the second of two steps, with one replay: the graphs of `one` are the
- * beginnings of the graphs of `two` and share their memory. */
+/* Returns the time of the second of two steps, with a single replay. The graphs of `two` are those
+ * of both steps. The graphs of `one` are those of the first step: they are the beginnings of the
+ * graphs of `two` and share their memory. Free the result with step_time_free. */
 StepTime replay_second_step(const Graph *one, const Graph *two, int stages, ReplayCost cost,
                             void *context);
-/* Returns only the seconds of that. */
+/* Returns only the seconds of the second of two steps, as replay_second_step does. */
 double replay_second_seconds(const Graph *one, const Graph *two, int stages, ReplayCost cost,
                              void *context);
-/* Adds `n` times every field of `time`, which has as many stages; `last` does not change. */
+/* Adds `n` times every field of `time` to `to`, which has as many stages; `to->last` does not
+ * change. */
 void step_time_add(StepTime *to, const StepTime *time, double n);
 void step_time_free(StepTime *time);
 

@@ -4,20 +4,23 @@
 
 #include "parallel/plan/replay.h"
 
-/* A node of a stream of a stage; node -1: the beginning of the step. */
+/* The place of a node: its stage, stream and number in the stream. Node -1: the beginning of the
+ * step. */
 typedef struct {
     int stage, stream;
     int64_t node;
 } ReplayPlace;
 
-/* When a node begins and ends. It may begin later than the end of the stream's node before it: then
- * it has waited in a collective or for messages, and `late` is the node that arrived last. */
+/* The times at which a node begins and ends. A collective or a group of messages may begin later
+ * than the node before it ends, because it has to wait for other nodes. `late` is the one of them
+ * that arrived last, or the node itself if it did not have to wait. */
 typedef struct {
     double begin, end;
     ReplayPlace late;
 } NodeTime;
 
-/* The nodes that have arrived somewhere, in order. */
+/* The nodes that have reached their collectives or messages, in order: entry number i is for the
+ * i-th collective of a group on a stream, or for the i-th message in one direction of a link. */
 typedef struct {
     struct Arrival {
         double at;
@@ -29,30 +32,32 @@ typedef struct {
 /* The messages between a stage and one of its peers. */
 typedef struct {
     int peer;     /* a stage */
-    int64_t rank; /* of the peer in the world */
+    int64_t rank; /* the peer's rank in the world */
     Arrivals sent, received;
 } Link;
 
-/* A group of which several ranks are replayed. */
+/* A group of ranks, of which several are replayed. They are the members of the circle. */
 typedef struct {
     GraphGroup group;
-    int *stage; /* the stages of these ranks */
+    int *stage; /* of each member: its stage */
     int members;
-    Arrivals *arrivals; /* [member * GRAPH_STREAMS + stream] */
+    Arrivals *arrivals; /* of each member and stream: [member * GRAPH_STREAMS + stream] */
 } Circle;
 
-/* The largest number of messages that are carried out together. */
+/* The largest number of messages in one node. */
 enum { REPLAY_MESSAGES = 8 };
 
 typedef struct {
     NodeTime *time[GRAPH_STREAMS];
-    int64_t done[GRAPH_STREAMS]; /* nodes that have ended */
-    bool arrived[GRAPH_STREAMS]; /* the next node has reached its collective or messages */
-    /* The numbers of that node's messages, or of its collective, among the arrivals. */
+    int64_t done[GRAPH_STREAMS]; /* number of nodes that have been replayed */
+    /* the next node has reached its collective or messages, and waits there */
+    bool arrived[GRAPH_STREAMS];
+    /* The numbers of the next node's messages, or of its collective, among the arrivals. */
     int64_t number[GRAPH_STREAMS][REPLAY_MESSAGES];
-    int64_t rank;             /* in the world; -1: in no group */
-    int circle[GRAPH_GROUPS]; /* of each group; -1: no other rank of it is replayed */
-    int member[GRAPH_GROUPS]; /* number of this stage in that circle */
+    int64_t rank; /* rank in the world; -1: the stage is in no group */
+    /* index of each group's circle; -1: no other rank of the group is replayed */
+    int circle[GRAPH_GROUPS];
+    int member[GRAPH_GROUPS]; /* of each group: which member of its circle this stage is */
     Link *link;
     int links;
 } ReplayStage;
@@ -70,24 +75,25 @@ typedef struct {
     int n_ready;
 } Replay;
 
-/* replay_meet.c: the ranks of groups, and their arrivals. */
+/* replay_meet.c: finds the groups of ranks, and records which nodes have arrived. */
 
 /* Finds out which ranks of which groups are replayed. */
 void replay_find_groups(Replay *r);
 void replay_free_groups(Replay *r);
-/* To call if the next node of the stream is a collective or messages. The first call records that
- * the node has arrived, and wakes the streams that wait for it. Returns whether all others have
- * arrived as well, and the time and place of the last arrival (of the node itself, if it is one of
- * the last). */
+/* Is called if the next node of the stream is a collective or messages. The first call records that
+ * the node has arrived at time `at`, and wakes the streams that wait for it. Returns whether all
+ * other ranks that take part have arrived as well. Then *begin is the time of the last arrival, and
+ * *late is the node that arrived last (this node, if no other arrived later). */
 bool replay_meet(Replay *r, int stage, int stream, double at, double *begin, ReplayPlace *late);
-/* Writes for whom the next node of the stream waits. */
+/* Writes what the next node of the stream waits for. */
 void replay_describe_wait(const Replay *r, int stage, int stream, char *buf, size_t n);
-/* Adds the stream to those that may be able to continue. */
+/* Adds the stream to the streams that may be able to continue. */
 void replay_wake(Replay *r, int stage, int stream);
 
 /* replay_parts.c: computes the parts of each stage's time from the times of all nodes. */
 void replay_divide(const Replay *r, StepTime *time);
-/* Returns when the last node of the graphs ends; `last` is that node, or one with node -1. */
+/* Returns the time at which the last node of the graphs ends. Sets `last` to that node; if no node
+ * takes any time, to a place with node -1. */
 double replay_end(const Replay *r, ReplayPlace *last);
 
 #endif

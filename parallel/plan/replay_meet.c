@@ -22,7 +22,8 @@ static bool same_ranks(const GraphGroup *a, const GraphGroup *b)
            (a->stride == b->stride || a->size == 1);
 }
 
-/* Returns the number of the group's Circle; -1: only one of its ranks is replayed. */
+/* Returns the index of the group's circle, which is made if necessary; -1: only one rank of the
+ * group is replayed. */
 static int circle_of(Replay *r, const GraphGroup *group)
 {
     int members = 0;
@@ -99,7 +100,7 @@ static Link *link_to(Replay *r, int stage, int64_t rank)
 
 /* ---- arrivals -------------------------------------------------------------------------------- */
 
-/* Returns the arrival's number. */
+/* Adds an arrival and returns its number. */
 static int64_t add_arrival(Arrivals *a, double at, ReplayPlace place)
 {
     if (a->n == a->capacity) {
@@ -118,13 +119,14 @@ void replay_wake(Replay *r, int stage, int stream)
     r->ready[r->n_ready++] = which;
 }
 
-/* The last arrival so far. */
+/* The time and the node of the last arrival so far, as replay_meet returns them. */
 typedef struct {
     double *begin;
     ReplayPlace *late;
 } Last;
 
-/* Returns whether the other side has arrived with this number. */
+/* Returns whether arrival number `number` of the other side has taken place. If it is later than
+ * `last`, it becomes `last`. */
 static bool has_arrived(const Arrivals *other, int64_t number, const Last *last)
 {
     if (other->n <= number) return false;
@@ -167,7 +169,7 @@ static const GraphMessage *message_at(const Replay *r, ReplayPlace at, int i)
     return &g->message[g->node[at.stream][at.node].message + i];
 }
 
-/* Returns the rank of the world with which the message is exchanged. */
+/* Returns the world rank of the peer of message number i of the node. */
 static int64_t peer_rank(const Replay *r, ReplayPlace at, int i)
 {
     const Graph *g = &r->graph[at.stage];
@@ -175,7 +177,8 @@ static int64_t peer_rank(const Replay *r, ReplayPlace at, int i)
     return group->first + message_at(r, at, i)->peer * group->stride;
 }
 
-/* Records the arrivals of the node's messages, and wakes their peers. */
+/* Records the arrivals of the node's messages, and wakes the streams of the peers that wait for
+ * messages. */
 static void arrive_at_peers(Replay *r, ReplayPlace me, const GraphNode *node, double at)
 {
     for (int i = 0; i < node->messages; i++) {

@@ -17,8 +17,8 @@ static const NodeTime *time_at(const Replay *r, ReplayPlace at)
     return &r->stage[at.stage].time[at.stream][at.node];
 }
 
-/* Returns the part to which a collective belongs by its group; `mine`: it is of the stage whose
- * time is divided. */
+/* Returns the part of the time to which a collective belongs, which depends on its group. `mine`:
+ * the collective is on the stage whose time is divided. */
 static double *part_of_group(const Replay *r, ReplayPlace at, StageTime *time, bool mine)
 {
     int group = node_at(r, at)->group;
@@ -29,8 +29,8 @@ static double *part_of_group(const Replay *r, ReplayPlace at, StageTime *time, b
     return &time->exposed_dp;
 }
 
-/* Returns the part to which a node belongs that runs while the stage's compute stream waits for
- * it. */
+/* Returns the part of the time to which node `at` belongs, if it runs while the compute stream of
+ * the stage waits for it. */
 static double *part_of_wait(const Replay *r, int stage, ReplayPlace at, StageTime *time)
 {
     bool mine = at.stage == stage;
@@ -49,7 +49,7 @@ static double *part_of_wait(const Replay *r, int stage, ReplayPlace at, StageTim
     }
 }
 
-/* Returns the part to which a node of the compute stream belongs. */
+/* Returns the part of the time to which a node of the compute stream belongs. */
 static double *part_of_work(const Replay *r, ReplayPlace at, StageTime *time)
 {
     const GraphNode *node = node_at(r, at);
@@ -70,15 +70,15 @@ static double *part_of_work(const Replay *r, ReplayPlace at, StageTime *time)
     }
 }
 
-/* Returns the node whose end was the earliest moment at which this one could begin or, if it is a
- * wait, end. */
+/* Returns the node that had to end before this one could begin (if this one is a wait: before it
+ * could end), and that ended last of all such nodes. */
 static ReplayPlace cause_of(const Replay *r, ReplayPlace at)
 {
     const GraphNode *node = node_at(r, at);
     const NodeTime *time = time_at(r, at);
     if (node->kind == NODE_WAIT && time->end > time->begin)
         return (ReplayPlace){at.stage, node->wait_stream, node->wait_point - 1};
-    ReplayPlace late = time->late; /* the node itself, if nothing else was late */
+    ReplayPlace late = time->late; /* the node itself, if no other node arrived later */
     return (ReplayPlace){late.stage, late.stream, late.node - 1};
 }
 

@@ -7,15 +7,15 @@
 #include <math.h>
 
 /* Returns how often a run saves: after every save_interval steps and at its end. Additional saves
- * of a best checkpoint depend on its losses. */
+ * of a best checkpoint depend on the losses and are not counted. */
 static int64_t count_saves(const Config *config)
 {
     int64_t every = config->checkpoint.save_interval;
     return every > 0 ? (config->train_steps + every - 1) / every : 1;
 }
 
-/* Returns the seconds in which the disk writes a checkpoint: few nodes cannot use the full
- * bandwidth of a large storage system. */
+/* Returns the seconds that the disk needs to write a checkpoint. A few nodes alone cannot use the
+ * full bandwidth of a large storage system. */
 static double write_seconds(const Plan *plan)
 {
     const Hardware *h = &plan->hardware;
@@ -39,11 +39,13 @@ void plan_count_saves(Plan *plan)
     plan->saves = count_saves(plan->config);
     plan->write_seconds = write_seconds(plan);
     const Hardware rank = hardware_of_rank(&plan->hardware, plan->ranks);
-    /* The writers receive at the same time, so the one with the most decides. */
+    /* The writers receive at the same time, so the writer that receives the most determines the
+     * time. */
     double bytes = (double)saved_bytes_of_writer(plan->config, plan->ranks),
            received = received_share(plan) * bytes;
     bool between = plan->nodes > 1;
-    /* A writer receives a window, writes it, and continues with the next one. */
+    /* A writer receives a part, writes it, and continues with the next part, so the times add
+     * up. */
     plan->save_seconds = plan->write_seconds + cost_received(&rank, received, between);
     if (plan->snapshot > 0) plan->snapshot_seconds = cost_snapshot(&rank, bytes, received, between);
 }

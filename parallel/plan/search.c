@@ -42,7 +42,7 @@ static void add_if_legal(Layouts *to, const Candidate *base, const PlanLayout *l
     to->item[to->n++] = *layout;
 }
 
-/* Adds all layouts that have this grid and micro-batch. */
+/* Adds all legal layouts that have this grid and micro-batch. */
 static void add_ways(Layouts *to, const Candidate *base, PlanLayout layout)
 {
     int64_t dp = base->value[CANDIDATE_RANKS] / (layout.tensor * layout.pipeline);
@@ -55,7 +55,7 @@ static void add_ways(Layouts *to, const Candidate *base, PlanLayout layout)
             }
 }
 
-/* Returns whether a pipeline is tried with so many chunks per stage. */
+/* Returns whether the search tries this number of chunks per stage for a pipeline. */
 static bool is_tried(const Candidate *base, int64_t pipeline, int64_t chunks)
 {
     int64_t layers = (base->value[CANDIDATE_LAYERS] - 1) / pipeline + 1;
@@ -84,8 +84,8 @@ int64_t search_space(const Candidate *base, int64_t most_tensor, PlanLayout **ou
 
 typedef struct {
     double bound, guess;
-    int64_t number; /* its number in the space, which orders prospects with equal guesses */
-    bool done;      /* planned, or left out because its bound is too long */
+    int64_t number; /* number of the layout in the space; it orders prospects with equal guesses */
+    bool done;      /* the layout was planned, or left out because of its bound */
 } Prospect;
 
 static int compare_prospects(const void *x, const void *y)
@@ -95,7 +95,8 @@ static int compare_prospects(const void *x, const void *y)
     return a->number < b->number ? -1 : 1;
 }
 
-/* Inserts a planned layout among the best. */
+/* Inserts a planned layout among the best ones, unless it does not fit or is slower than all of
+ * them. */
 static void insert(PlanSearch *s, const PlanLayout *layout, double seconds)
 {
     if (!isfinite(seconds)) return;
@@ -112,7 +113,7 @@ static void insert(PlanSearch *s, const PlanLayout *layout, double seconds)
     s->seconds[at] = seconds;
 }
 
-/* Returns whether a layout that takes at least `bound` cannot be among the best. */
+/* Returns whether a layout whose step takes at least `bound` seconds cannot be among the best. */
 static bool is_beaten(const PlanSearch *s, double bound)
 {
     return s->found == SEARCH_BEST && bound > s->seconds[SEARCH_BEST - 1];
@@ -126,8 +127,8 @@ static int choices_apart(const PlanLayout *a, const PlanLayout *b)
            (a->sequence_parallel != b->sequence_parallel);
 }
 
-/* Returns the first prospect whose guess is at most `most` and that differs in one choice from one
- * of best[from..to); -1: there is none. */
+/* Returns the first prospect whose guess is at most `most` and that differs in a single choice from
+ * one of the layouts best[from..to); -1: there is none. */
 static int64_t first_neighbour(const PlanSearch *s, const Prospect *prospect, int64_t n,
                                const PlanLayout *layout, int from, int to, double most)
 {
@@ -137,8 +138,8 @@ static int64_t first_neighbour(const PlanSearch *s, const Prospect *prospect, in
     return -1;
 }
 
-/* Returns the index of the next prospect to plan, or -1; see search.h. The order makes an error of
- * the guess cost less. `guess` is the best layout's. */
+/* Returns the index of the next prospect to plan, or -1; search.h describes the order, which makes
+ * wrong guesses cost less. `guess`: that of the best layout found. */
 static int64_t next_prospect(const PlanSearch *s, const Prospect *prospect, int64_t n,
                              const PlanLayout *layout, double guess)
 {

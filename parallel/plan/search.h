@@ -15,18 +15,21 @@
  *
  * The config says where the optimizer states are. If it says nothing and no layout fits a GPU, or
  * if it gives zero_optimization.offload_optimizer.device "cpu" without a ratio, each layout has as
- * few hundredths of them on the host as it needs to fit: more would only be slower.
+ * few hundredths of the states on the host as it needs to fit: more would only be slower.
  *
  * Objective: the most predicted tokens per second, which is the shortest step, among layouts that
- * fit into memory with its margin (plan.h). Layouts are planned and replayed in full. First come
- * those with the shortest estimates. Then come those that differ from the best one in one choice,
- * until none of these is better; one whose estimate is more than 1.5 times that of the best is
- * assumed to be slower. Then, alternately, come the one with the next shortest estimate, and one
- * that differs in one choice from another of the best. A layout is left out only if a closed form
- * proves that it does not fit, or that its step takes longer than those of the best found. The
- * search ends after a certain amount of work, which is counted and not timed, so the result is
- * the same on every computer. Then it says how many layouts are left; a better one may be among
- * these. */
+ * fit into memory with its margin (plan.h).
+ *
+ * Order: layouts are planned and replayed in full. First come those with the shortest estimates.
+ * Then come the layouts that differ in a single choice from the best one found, until none of them
+ * is better. A layout whose estimate is more than 1.5 times that of the best is assumed to be
+ * slower. After that, two kinds alternate: the layout with the next shortest estimate, and a layout
+ * that differs in a single choice from one of the other best layouts.
+ *
+ * A layout is left out only if a closed form proves that it does not fit, or that its step takes
+ * longer than those of the best layouts found. The search ends after a certain amount of work,
+ * which is counted and not timed, so the result is the same on every computer. Then it says how
+ * many layouts are left; there may be a better one among them. */
 #ifndef PARALLEL_PLAN_SEARCH_H
 #define PARALLEL_PLAN_SEARCH_H
 
@@ -37,7 +40,7 @@ typedef struct {
     int64_t tensor, pipeline, chunks, micro, zero;
     RecomputePolicy recompute;
     bool sequence_parallel;
-    int host; /* hundredths of the optimizer's states on the host; HOST_GIVEN: as the config says */
+    int host; /* hundredths of the optimizer states on the host; HOST_GIVEN: as the config says */
 } PlanLayout;
 enum { HOST_GIVEN = -1 };
 
@@ -52,22 +55,22 @@ typedef struct {
     void *context;
 } SearchCosts;
 
-/* The nearest alternative, if a search finds no layout. If none is legal, the reason is always the
- * batch: with one rank per copy of the model, the only rule that a layout can break is that the
- * number of data-parallel ranks divides train_batch_size. */
+/* The nearest alternative, if a search finds no layout. If no layout is legal, the reason is always
+ * the batch: with one rank per copy of the model, a layout can break only the rule that the number
+ * of data-parallel ranks divides train_batch_size. */
 typedef struct {
-    /* If none is legal: the layout that needs the smallest change of the batch. Otherwise: the
-     * legal layout that needs the fewest bytes by an estimate. */
+    /* If no layout is legal: the layout that needs the smallest change of the batch. If no layout
+     * fits: the legal layout that needs the fewest bytes by an estimate. */
     PlanLayout layout;
-    int64_t dp; /* its data-parallel ranks */
-    /* If none is legal: the nearest values of train_batch_size with which `layout` is legal, and
-     * the nearest numbers of ranks that have a legal layout, each below and above; 0: there is
+    int64_t dp; /* number of data-parallel ranks of `layout` */
+    /* If no layout is legal: the nearest values of train_batch_size with which `layout` is legal,
+     * and the nearest numbers of ranks that have a legal layout, each below and above; 0: there is
      * none. */
     int64_t batch[2], ranks[2];
-    /* Otherwise: the bytes of device memory that `layout` needs and may use or, if it fits there,
-     * those of host memory. */
+    /* If no layout fits: the bytes of device memory that `layout` needs and may use. If it fits
+     * into device memory, these are bytes of host memory. */
     int64_t needed, room;
-    bool of_node; /* these bytes are of a whole node */
+    bool of_node; /* `needed` and `room` are of a whole node */
 } SearchNearest;
 
 enum { SEARCH_BEST = 10 };
@@ -77,15 +80,15 @@ typedef struct {
     int found;
     int64_t ranks;
     int64_t space;   /* number of legal layouts */
-    int64_t misfits; /* of these, how many are certainly too large */
-    int64_t planned; /* some of these may not fit */
-    int64_t left;    /* neither planned nor proven to be slower than the best */
+    int64_t misfits; /* number of legal layouts that certainly do not fit */
+    int64_t planned; /* number of layouts that were planned; some of them may not fit */
+    int64_t left;    /* number of layouts neither planned nor proven to be slower than the best */
     /* on_host: each layout has the smallest part of the optimizer states on the host with which it
-     * fits; misses: the reason is that none fits without. */
+     * fits. misses: that is so because no planned layout fits with all states on the devices. */
     bool on_host, misses;
-    bool untried; /* some layouts were not planned without states on the host */
-    /* Set by plan_search: the --set arguments with which the config was read, which precede those
-     * of a layout; and, if nothing is found, the nearest alternative. */
+    bool untried; /* with all states on the devices, some layouts were not planned */
+    /* Set by plan_search. sets: the --set arguments with which the config was read; in a command,
+     * those of a layout follow them. nearest: the nearest alternative, if no layout is found. */
     StringList sets;
     SearchNearest nearest;
 } PlanSearch;
@@ -93,7 +96,7 @@ typedef struct {
 /* Writes all layouts of the space for a candidate, whose number of ranks is known, to *out, which
  * the caller frees. Returns how many there are. */
 int64_t search_space(const Candidate *base, int64_t most_tensor, PlanLayout **out);
-/* Returns whether a layout breaks none of these rules for this candidate. */
+/* Returns whether the candidate with this layout breaks none of these rules. */
 bool search_legal(const Candidate *base, const PlanLayout *layout, unsigned rules);
 /* Searches the space; plans no further layout after `most` work. */
 PlanSearch search_layouts(const Candidate *base, int64_t most_tensor, const SearchCosts *costs,
@@ -104,8 +107,8 @@ SearchNearest search_nearest(const Candidate *base, int64_t most_tensor);
 /* Returns the layout that needs the fewest bytes by an estimate. The space is not empty. */
 PlanLayout search_smallest(const Config *config, const Candidate *base, int64_t most_tensor);
 
-/* A config file, and the --set arguments with which it is read. `work`: the limit of the search, in
- * graph nodes that it records; 0: a limit that takes some seconds of processor time. */
+/* A config file, and the --set arguments with which it is read. `work` is the limit of the search,
+ * as a number of recorded graph nodes; 0: a limit that takes some seconds of processor time. */
 typedef struct {
     const char *path;
     int n_sets;
@@ -114,9 +117,9 @@ typedef struct {
 } SearchSource;
 
 /* Searches the layouts of a config on this hardware. Sets *settled to the config as given, which
- * the caller frees; its own grid need not be possible if it gives train_batch_size. Returns false
- * and sets `err` if the config has errors, or gives no number of ranks. Free with
- * plan_search_free. */
+ * the caller frees. The config's own grid need not be possible if the config gives
+ * train_batch_size. Returns false and sets `err` if the config has errors, or gives no number of
+ * ranks. Free with plan_search_free. */
 bool plan_search(const SearchSource *source, const Hardware *hardware, PlanSearch *out,
                  const Config **settled, char *err, size_t n);
 void plan_search_free(PlanSearch *search);
@@ -124,7 +127,7 @@ void plan_search_free(PlanSearch *search);
  * is the name or the path of the machine file. */
 void plan_search_print(const PlanSearch *search, const SearchSource *source, const Config *settled,
                        const Hardware *hardware, const char *machine);
-/* Prints the same as one JSON object. */
+/* Prints what was found as one JSON object. */
 void plan_search_print_json(const PlanSearch *search, const SearchSource *source,
                             const Config *settled, const Hardware *hardware, const char *machine);
 /* Returns the sentence that says why nothing was found, and what to write instead. The caller frees
@@ -141,19 +144,21 @@ const char *plan_policy_word(const Config *config, const PlanLayout *layout);
  * "gradient_accumulation_steps=null". */
 void plan_layout_sets(const Config *config, const PlanLayout *layout, StringList *out);
 
-/* Closed forms of a layout (search_closed.c). `hardware`: of one rank (hardware_of_rank).
- *
- * Returns a lower bound of the seconds of a step, in any plan of the layout.  */
+/* search_closed.c: closed forms for a layout. `hardware` is that of one rank (hardware_of_rank). */
+
+/* Returns a lower bound of the seconds of a step, in any plan of the layout. */
 double plan_least_seconds(const Config *config, const Hardware *hardware, const PlanLayout *layout,
                           int64_t ranks);
 /* Returns a lower bound of the bytes of device memory on the rank that needs the most. */
 double plan_least_bytes(const Config *config, const PlanLayout *layout, int64_t ranks);
-/* Returns whether ZeRO stage 3 can gather two units that are used one after the other. */
+/* Returns whether ZeRO stage 3 can gather two units that are used one after the other within
+ * stage3_max_live_parameters; true at other stages. */
 bool plan_gathers_pairs(const Config *config, const PlanLayout *layout, int64_t ranks);
-/* Estimate the seconds of a step, and the bytes on the rank that needs the most. They decide only
- * about the order in which layouts are planned. */
+/* Returns an estimate of the seconds of a step, which decides only about the order in which layouts
+ * are planned. */
 double plan_estimate_seconds(const Config *config, const Hardware *hardware,
                              const PlanLayout *layout, int64_t ranks);
+/* Returns an estimate of the bytes on the rank that needs the most. */
 double plan_estimate_bytes(const Config *config, const PlanLayout *layout, int64_t ranks);
 
 #endif

@@ -11,11 +11,13 @@
 
 /* ---- lower bounds ---------------------------------------------------------------------------- */
 
-/* Sizes of a block on one rank. */
+/* The sizes of a block on one rank. */
 typedef struct {
-    int64_t rows, hidden, heads, qkv, width; /* rows of a micro-batch; columns of the products */
-    int64_t layers;                          /* at least so many on the stage that has the most */
-    int64_t micros, dp, shard;               /* data-parallel ranks, and ranks of a shard group */
+    /* rows of a micro-batch; columns of the matrix products */
+    int64_t rows, hidden, heads, qkv, width;
+    int64_t layers; /* the stage with the most blocks has at least this many */
+    /* micro-batches of a step; data-parallel ranks; ranks of a shard group */
+    int64_t micros, dp, shard;
 } BlockPart;
 
 static BlockPart part_of_block(const Config *c, const PlanLayout *l, int64_t ranks)
@@ -44,7 +46,7 @@ static CostTraits traits_of(const Config *c)
 }
 
 /* Returns the seconds of the products of a block for one micro-batch: forward, or backward with
- * recomputed ones. A product that is split into several parts takes longer. */
+ * recomputed products. In a plan a product may be split into several parts, which takes longer. */
 static double block_seconds(const Config *c, const Hardware *h, const PlanLayout *l,
                             const BlockPart *b, bool backward)
 {
@@ -71,8 +73,9 @@ static double slot_bytes(const Config *c)
     return (double)bytes;
 }
 
-/* Returns the share of the states that is on the device. `least`: the smallest possible share,
- * none, because only whole shards are on the device. */
+/* Returns the share of the states that is on the device. `least`: the smallest share that is
+ * possible. If states are offloaded, this is 0, because shards are moved as a whole, and possibly
+ * all of them. */
 static double states_on_device(const Config *c, bool least)
 {
     const OffloadConfig *offload = &c->zero_optimization.offload_optimizer;
@@ -80,7 +83,7 @@ static double states_on_device(const Config *c, bool least)
     return least ? 0 : 1 - offload->ratio;
 }
 
-/* Returns the seconds in which a step moves the states of so many elements over the link to the
+/* Returns the seconds in which a step moves the states of `elements` elements over the link to the
  * host, both ways at once. */
 static double linked(const Config *c, const Hardware *h, const PlanLayout *l, const BlockPart *b,
                      double elements)
@@ -101,7 +104,7 @@ static double state_bytes(const Config *c, const PlanLayout *l, const BlockPart 
            (l->zero >= 1 ? states / (double)b->dp : states);
 }
 
-/* Returns the bytes that one micro-batch keeps in a block for backward. */
+/* Returns the bytes that a block keeps for the backward pass of one micro-batch. */
 static double kept_bytes(const Config *c, const PlanLayout *l, const BlockPart *b)
 {
     double size = (double)dtype_size(config_dtype(c)), rows = (double)b->rows,
@@ -117,9 +120,9 @@ static double weights_of(const Config *c, const BlockPart *b)
     return (double)b->hidden * (double)(b->qkv + b->heads + b->width + down);
 }
 
-/* The stage with the most blocks computes all their products in turn. If all states are on the
- * host, the states of a step have crossed the link before the backward passes of the next step
- * begin. */
+/* Why this is a lower bound: the stage with the most blocks computes all their products in turn. If
+ * all states are on the host, the states of a step have crossed the link before the backward passes
+ * of the next step begin. */
 double plan_least_seconds(const Config *config, const Hardware *hardware, const PlanLayout *layout,
                           int64_t ranks)
 {
@@ -133,8 +136,8 @@ double plan_least_seconds(const Config *config, const Hardware *hardware, const 
     return fmax(forward, states) + backward;
 }
 
-/* The stage with the most blocks has their states, and the activations that one micro-batch keeps
- * in them. */
+/* Why this is a lower bound: the stage with the most blocks has their states, and the activations
+ * that one micro-batch keeps in them. */
 double plan_least_bytes(const Config *config, const PlanLayout *layout, int64_t ranks)
 {
     BlockPart b = part_of_block(config, layout, ranks);
@@ -142,8 +145,8 @@ double plan_least_bytes(const Config *config, const PlanLayout *layout, int64_t 
     return (double)b.layers * (weights_of(config, &b) * states + kept_bytes(config, layout, &b));
 }
 
-/* Returns whether two units fit: blocks, or the token table and a block. Their other tensors are
- * small: a fiftieth at most. */
+/* Compares stage3_max_live_parameters with two blocks, or with the token table and a block. The
+ * other tensors of these units are small: a fiftieth at most. */
 bool plan_gathers_pairs(const Config *config, const PlanLayout *layout, int64_t ranks)
 {
     BlockPart b = part_of_block(config, layout, ranks);
@@ -158,8 +161,8 @@ bool plan_gathers_pairs(const Config *config, const PlanLayout *layout, int64_t 
 /* The estimated times of a layout, in seconds. */
 typedef struct {
     double forward, backward; /* of a block for one micro-batch, with recomputation */
-    double head;              /* of the loss and its products for one micro-batch, both ways */
-    double message;           /* from a stage to the next */
+    double head;    /* of the loss and its products for one micro-batch, forward and backward */
+    double message; /* from a stage to the next */
 } Parts;
 
 static double product(const Config *c, const Hardware *h, int64_t m, int64_t n, int64_t k)
@@ -170,7 +173,7 @@ static double product(const Config *c, const Hardware *h, int64_t m, int64_t n, 
                         (m * n + n * k + m * k) * (int64_t)dtype_size(dtype));
 }
 
-/* Returns the seconds of so many kernels that move so many bytes in total. */
+/* Returns the seconds of `kernels` kernels that together move `bytes` bytes. */
 static double moved(const Hardware *h, int kernels, double bytes)
 {
     return kernels * h->launch + bytes / (h->memory_bandwidth * h->memory_efficiency);
@@ -191,8 +194,8 @@ static double attention_seconds(const Config *c, const Hardware *h, const PlanLa
     return cost_of_node(h, &COST_OWN, NULL, &node);
 }
 
-/* Returns the seconds in which the tensor-parallel ranks sum the rows of one half of a block, or
- * gather and scatter them, which moves as much. */
+/* Returns the seconds in which the tensor-parallel ranks sum the rows of one half of a block. With
+ * sequence parallelism they gather and scatter these rows instead, which moves as much. */
 static double region_seconds(const Config *c, const Hardware *h, const PlanLayout *l,
                              const BlockPart *b)
 {
@@ -214,7 +217,7 @@ static Parts parts_of(const Config *c, const Hardware *h, const PlanLayout *l, c
                          product(c, h, b->rows, b->width, b->hidden);
     double last = product(c, h, b->rows, b->hidden, down);
     double own_rows = rows / (double)(l->sequence_parallel ? l->tensor : 1);
-    /* Norms and sums of the residual stream; activations and rotary positions. */
+    /* stream: norms and sums of the residual stream; inner: activations and rotary positions. */
     double stream = moved(h, 3, size * own_rows * 8 * hidden),
            inner = moved(h, 3, size * rows * (double)(b->width + down + 2 * b->qkv));
     double region = region_seconds(c, h, l, b),
@@ -258,9 +261,9 @@ static double stage_seconds(const Config *c, const PlanLayout *l, const Parts *p
 }
 
 /* Returns the seconds for which forward passes of the first stage wait for the updates of the step
- * before, whose states cross the link unit by unit, in the order of use. States that are used first
- * are on the device. A chunk begins when the one before it has computed as many micro-batches as
- * there are stages. */
+ * before. The states cross the link unit by unit, in the order in which the units are used; the
+ * states on the device are those of the units that are used first. A chunk begins when the chunk
+ * before it has computed as many micro-batches as there are stages. */
 static double exposed_states(const Config *c, const Hardware *h, const PlanLayout *l,
                              const BlockPart *b, const Parts *p)
 {
@@ -271,7 +274,8 @@ static double exposed_states(const Config *c, const Hardware *h, const PlanLayou
     int64_t turns = min_i64(l->pipeline, b->micros);
     for (int64_t unit = -1; unit < b->layers; unit++) {
         double size = unit < 0 ? table : block, moved = fmax(0, size - of_device);
-        int64_t done = max_i64(unit, 0) * l->chunks / b->layers; /* number of chunks */
+        /* number of chunks before the unit */
+        int64_t done = max_i64(unit, 0) * l->chunks / b->layers;
         double begin = (double)max_i64(unit, 0) * p->forward + (double)(done * (turns - 1)) * run;
         of_device = fmax(0, of_device - size);
         updated += linked(c, h, l, b, moved);
@@ -315,13 +319,13 @@ static double update_seconds(const Config *c, const Hardware *h, const PlanLayou
            micros = (double)b->micros;
     if (l->zero == 0)
         return seconds + late + fmax(sum - backward / (double)l->chunks, sum / layers);
-    /* A unit is gathered when it is updated, during the updates of the next units. */
+    /* A unit is gathered as soon as it has been updated, while the next units are updated. */
     if (l->zero == 1)
         return seconds + fmax(scatter - backward / (double)l->chunks, scatter / layers) +
                fmax(gather - forward / (double)l->chunks, gather / layers + late);
     seconds += fmax(scatter - backward, 0.1 * scatter) * micros;
     if (l->zero == 2) return seconds + fmax(gather - forward, gather / layers + late);
-    /* Gathers for forward and for backward share their stream with the sums, which delay them. */
+    /* The gathers for forward and for backward share a stream with the sums, which delay them. */
     return seconds + fmax(0, late - gather) + 2 * gather * micros;
 }
 
@@ -344,7 +348,8 @@ double plan_estimate_seconds(const Config *config, const Hardware *hardware,
            update_seconds(config, hardware, layout, &b, &p);
 }
 
-/* The first stage keeps the most micro-batches, as its schedule begins with so many forwards. */
+/* The first stage keeps the most micro-batches, because its schedule begins with the most forward
+ * passes. */
 double plan_estimate_bytes(const Config *config, const PlanLayout *layout, int64_t ranks)
 {
     BlockPart b = part_of_block(config, layout, ranks);

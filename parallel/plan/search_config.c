@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Work is counted in graph nodes that are recorded. Reading a config, and laying out a stage, each
- * take about as long as recording so many nodes. */
+/* Work is counted in graph nodes that are recorded. Reading a config takes about as long as
+ * recording WORK_OF_CONFIG nodes, and laying out a stage as long as WORK_OF_STAGE nodes. */
 enum { MOST_WORK = 14000000, WORK_OF_CONFIG = 1500, WORK_OF_STAGE = 1500 };
 
 /* ---- the search ------------------------------------------------------------------------------ */
@@ -20,7 +20,7 @@ enum { MOST_WORK = 14000000, WORK_OF_CONFIG = 1500, WORK_OF_STAGE = 1500 };
 typedef struct {
     const SearchSource *source;
     const Config *config; /* as given, settled for this hardware */
-    Config bounded;       /* the same for the closed forms */
+    Config bounded;       /* a copy for the closed forms, see open_search */
     Hardware hardware, rank;
     int64_t ranks;
     double room;  /* bytes of device memory per rank; on CPUs, a node's memory divided by its
@@ -51,7 +51,8 @@ static const Config *read_config(const SearchSource *source, int64_t world,
     return c;
 }
 
-/* Returns whether the config has a value of its own for the key: given, or the key's default. */
+/* Returns whether the config has a value for the key that was given or is the key's default, and
+ * not derived. */
 static bool keeps(const Config *config, const char *key)
 {
     return strncmp(config_origin(config, key), "derived", strlen("derived")) != 0;
@@ -76,7 +77,8 @@ const char *plan_policy_word(const Config *config, const PlanLayout *layout)
     return config_word(&with, "activation_checkpointing.policy");
 }
 
-/* Adds the setting for where the layout has the optimizer states, if the search has chosen that. */
+/* Adds the settings for where the layout has the optimizer states, if the search has chosen
+ * that. */
 static void add_host(const Config *config, const PlanLayout *layout, StringList *out)
 {
     static const char device[] = "zero_optimization.offload_optimizer.device",
@@ -136,8 +138,9 @@ static const Config *config_of(const Search *s, const PlanLayout *layout)
     return config;
 }
 
-/* Returns the config with the states where the layout has them. If the search decides where that
- * is, this function does it. The result shares the strings of `config`. */
+/* Returns the config with the optimizer states where the layout has them. If it is the search that
+ * decides where they are, sets layout->host to the fewest hundredths on the host with which the
+ * layout fits. The result shares the strings of `config`. */
 static Config with_states(const Search *s, const Config *config, PlanLayout *layout, int64_t *work)
 {
     int64_t plans = 0;
@@ -157,8 +160,8 @@ static double planned_seconds(void *context, PlanLayout *layout, int64_t *work)
     return seconds;
 }
 
-/* Finds the nearest alternative, if nothing was found. A search that ended before all layouts were
- * planned may have left out one that fits. */
+/* Finds the nearest alternative, if nothing was found. If the search ended before all layouts were
+ * planned, the smallest layout may fit; then that layout is the result. */
 static void find_nearest(Search *s, const Candidate *base, PlanSearch *out)
 {
     int64_t most_tensor = s->hardware.devices_per_node, work = 0;
@@ -194,7 +197,8 @@ static double bound_of(void *context, const PlanLayout *layout)
     return plan_least_seconds(&s->bounded, &s->rank, layout, s->ranks);
 }
 
-/* A layout that does not fit by the estimate comes last. */
+/* Returns an estimate of a step's seconds. If a layout does not fit by the estimate, they are
+ * multiplied by 1000, so it comes last. */
 static double guess_of(void *context, const PlanLayout *layout)
 {
     const Search *s = context;
@@ -220,7 +224,8 @@ static bool is_set(const StringList *sets, const char *set)
     return false;
 }
 
-/* Adds the settings of `more` after those of `sets` whose keys `more` does not have. */
+/* Adds to `out` the settings of `sets` whose keys `more` does not have, then the settings of
+ * `more`. */
 static void add_replaced(int n, const char *const *sets, const StringList *more, StringList *out)
 {
     for (int i = 0; i < n; i++)
@@ -238,7 +243,7 @@ void plan_search_sets(const PlanSearch *search, const Config *settled, const Pla
     string_list_free(&own);
 }
 
-/* The grid that every config can have, on some number of ranks. */
+/* The settings of the smallest grid. With it every config is valid on some number of ranks. */
 static const char *const smallest_grid[] = {"parallel.tensor=1",
                                             "parallel.pipeline=1",
                                             "parallel.pipeline_chunks=1",
@@ -250,9 +255,9 @@ static const char *const smallest_grid[] = {"parallel.tensor=1",
                                             "gradient_accumulation_steps=null"};
 
 /* Reads the config as given. If its own grid does not fit the number of ranks, reads it for any
- * number of ranks, and if the grid fits none, with the smallest grid; the search replaces the grid
- * anyway. In these cases the batch must not be derived from the grid. Writes the --set arguments to
- * *sets. */
+ * number of ranks. If its grid fits no number of ranks, reads it with the smallest grid. The search
+ * replaces the grid anyway. But in these two cases the config must give train_batch_size, which
+ * would otherwise be derived from the wrong grid. Writes the --set arguments to *sets. */
 static const Config *read_given(const SearchSource *source, const Hardware *hardware,
                                 StringList *sets, char *err, size_t n)
 {
@@ -297,9 +302,10 @@ static OffloadChoice choice_of(const Config *config, const Hardware *hardware)
     return origin_is_given(config, device) ? OFFLOAD_GIVEN : OFFLOAD_IF_NEEDED;
 }
 
-/* Opens the search of a settled config. The closed forms use another copy of it, `bounded`: where
- * the reader may ignore shard groups, there is one group of all data-parallel ranks, whose parts
- * are the smallest; and on CPUs, all states are in the one memory. */
+/* Opens the search of a settled config. The closed forms use a copy of the config, `bounded`. Where
+ * the reader may ignore shard groups, the copy has a single group of all data-parallel ranks,
+ * because its parts are the smallest. On CPUs, which have a single memory, it counts all states in
+ * that memory. */
 static Search open_search(const SearchSource *source, const Config *config, const Candidate *base,
                           const Hardware *hardware, int64_t ranks)
 {
@@ -318,8 +324,8 @@ static Search open_search(const SearchSource *source, const Config *config, cons
     return s;
 }
 
-/* Searches with the optimizer states where the config has them or, if on_host, where each layout
- * needs them. In the latter case the closed forms begin with no states on the host. */
+/* Searches with the optimizer states where the config has them. If `on_host`, each layout has as
+ * few of them on the host as it needs to fit, and the closed forms begin with none there. */
 static PlanSearch run_search(Search *s, const Candidate *base, bool on_host, int64_t most)
 {
     const SearchCosts costs = {planned_seconds, bound_of, guess_of, s};

@@ -14,8 +14,8 @@
 
 /* ---- no layout is legal ---------------------------------------------------------------------- */
 
-/* Moves to the next grid for the candidate's number of ranks, in the order of search_space; from
- * {0} to the first one. Returns false after the last. */
+/* Moves `l` to the next grid for the candidate's number of ranks, in the order of search_space; if
+ * `l` is {0}, to the first grid. Returns false after the last grid. */
 static bool next_grid(const Candidate *base, int64_t most_tensor, PlanLayout *l)
 {
     int64_t ranks = base->value[CANDIDATE_RANKS], layers = base->value[CANDIDATE_LAYERS];
@@ -26,8 +26,8 @@ static bool next_grid(const Candidate *base, int64_t most_tensor, PlanLayout *l)
     return false;
 }
 
-/* Returns whether so many ranks have a legal layout. If a grid has any, the one with one chunk,
- * micro-batches of one sequence and ZeRO stage 0 is legal. */
+/* Returns whether `ranks` ranks have a legal layout. Only layouts with one chunk, micro-batches of
+ * one sequence and ZeRO stage 0 are tried: if a grid has any legal layout, that one is legal. */
 static bool have_legal(const Candidate *base, int64_t ranks, int64_t most_tensor)
 {
     Candidate c = *base;
@@ -44,9 +44,9 @@ SearchNearest search_nearest(const Candidate *base, int64_t most_tensor)
     PlanLayout l = {0};
     double least = INFINITY;
     int64_t ranks = base->value[CANDIDATE_RANKS], batch = base->value[CANDIDATE_BATCH];
-    /* Only the rule for the batch can exclude all grids: the one with one rank per copy of the
-     * model keeps all other rules. Of equal ratios the last is taken, which has the most
-     * tensor-parallel ranks. */
+    /* Only the rule for the batch can exclude all grids, because the grid with one rank per copy of
+     * the model breaks no other rule. If several grids have the smallest ratio, the last one is
+     * taken, which has the most tensor-parallel ranks. */
     while (next_grid(base, most_tensor, &l)) {
         if (!search_legal(base, &l, ALL_RULES & ~RULE_BIT(RULE_BATCH))) continue;
         int64_t dp = ranks / (l.tensor * l.pipeline), below = batch / dp * dp, above = below + dp;
@@ -83,7 +83,7 @@ PlanLayout search_smallest(const Config *config, const Candidate *base, int64_t 
 
 /* ---- in words -------------------------------------------------------------------------------- */
 
-/* Writes "A or B", without a number that is 0. */
+/* Writes the two numbers as "A or B"; if one of them is 0, only the other. */
 static const char *either(const int64_t value[2], char *buf, size_t n)
 {
     if (value[0] > 0 && value[1] > 0)

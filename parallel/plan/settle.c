@@ -14,8 +14,8 @@
 /* The most ids of token files with 16 bits per id. */
 enum { MOST_IDS_OF_16_BITS = 1 << 16 };
 
-/* On hardware with GPUs every rank has one, unless the config asks for the CPU, which plan_settle
- * refuses. */
+/* Returns whether a rank has a GPU, on hardware with GPUs. Each rank has one, unless the config
+ * asks for the CPU, which plan_settle refuses. */
 static bool on_gpu(const Config *config)
 {
     return config->device != DEVICE_CPU;
@@ -42,8 +42,8 @@ static char *first_shard(const Config *config)
     return path;
 }
 
-/* Returns the path of the tokenizer that a run will read (dataset.c), or NULL if it does not exist
- * yet, or if the run trains one. */
+/* Returns the path of the tokenizer that a run will read (dataset.c). Returns NULL if the file does
+ * not exist yet, or if the run trains its tokenizer. */
 static char *tokenizer_there(const Config *config)
 {
     char *shard = config->data.tokenizer ? NULL : first_shard(config), *path = NULL;
@@ -69,7 +69,8 @@ static bool read_size(const char *path, int64_t *size, ExitCode *code, char *err
     return true;
 }
 
-/* Refuses token files with ids of more than 16 bits, whose number has no useful upper bound. */
+/* Returns whether the number of ids in the token files has an upper bound that is useful. Ids of
+ * more than 16 bits have none: then sets err. */
 static bool has_ceiling(const Config *config, char *err, size_t n)
 {
     char ignored[512], *shard = first_shard(config);
@@ -88,7 +89,7 @@ static bool has_ceiling(const Config *config, char *err, size_t n)
 }
 
 /* Finds the size of the vocabulary; 0: the size in the config remains. `tokenizer` is the path of
- * an existing one, or NULL. */
+ * an existing tokenizer, or NULL. */
 static bool find_vocabulary(const Config *config, const char *tokenizer, int64_t *size,
                             ExitCode *code, char *err, size_t n)
 {
@@ -107,7 +108,7 @@ const char *plan_vocabulary(const Config *config)
 {
     if (config_trains_tokenizer(config))
         return "at most, as the text has not been read: a run may have fewer";
-    /* config_settle marks a size that is not from the config itself. */
+    /* A size that is not from the config itself has the origin "derived" (config_settle). */
     if (strcmp(config_origin(config, "model.vocab_size"), "derived") != 0) return NULL;
     char *tokenizer = tokenizer_there(config);
     bool known = tokenizer != NULL;
@@ -119,7 +120,7 @@ const char *plan_vocabulary(const Config *config)
 
 /* ---- the config ------------------------------------------------------------------------------ */
 
-/* Returns whether this hardware can run the config. */
+/* Returns whether this hardware can run the config; if not, sets err. */
 static bool suits(const Config *config, const Hardware *hardware, char *err, size_t n)
 {
     DeviceChoice wrong = hardware->cuda ? DEVICE_CPU : DEVICE_CUDA;

@@ -1,6 +1,6 @@
-/* capture.c -- collects gradients and weights from all ranks. Each rank fills in the elements that
- * it counts and leaves zeros elsewhere; the sum over all ranks is the whole tensor. See
- * capture.h. */
+/* capture.c -- collects gradients and weights from all ranks. Each rank fills in the elements for
+ * which it is responsible and leaves zeros elsewhere; the sum over all ranks is the whole tensor.
+ * See capture.h. */
 #include "parallel/verify/capture.h"
 
 #include "model/core/hash.h"
@@ -81,9 +81,9 @@ static void capture_gradients(Session *s, Capture *out)
     sum_over_world(s, out->gradient, out->n);
 }
 
-/* The outputs of reading the weights. `whole`: whole tensors, to which each parameter is copied by
- * the rank that owns it. `hash`: one hash per parameter, 0 if this stage does not have it. Either
- * may be NULL. */
+/* What read_weights returns; either may be NULL. whole: the whole tensors, to which each parameter
+ * is copied by the rank that owns it. hash: one hash per parameter; 0 if this stage does not have
+ * the parameter. */
 typedef struct {
     double *whole;
     int64_t *hash;
@@ -101,7 +101,7 @@ static void read_row(Session *s, int unit, int p, const Reading *reading)
     free(piece.data);
 }
 
-/* Reads all weights of this stage in the way the model does. */
+/* Reads all weights of this stage in the same way as the model does. */
 static void read_weights(Session *s, const Reading *reading)
 {
     const ParamTable *table = &s->table;
@@ -143,8 +143,8 @@ void capture_step(Capture *out, Trainer *t)
     capture_weights(out, t);
 }
 
-/* Which parameters must be equal on all ranks of a group: all, those that tensor parallelism does
- * not split, shared key/value heads, or tied tables. */
+/* Which parameters must be equal on all ranks of a group: all; those that tensor parallelism does
+ * not split; shared key/value heads; or tied tables. */
 typedef enum { OF_ALL, OF_REPLICATED, OF_SHARED, OF_TIED } Alike;
 
 static bool is_alike(const ParamTable *table, const Param *row, Alike alike)
@@ -158,8 +158,8 @@ static bool is_alike(const ParamTable *table, const Param *row, Alike alike)
     return false;
 }
 
-/* Returns the first parameter whose hashes differ between ranks of the group; n_params if there is
- * none. */
+/* Returns the index of the first parameter whose hashes differ between ranks of the group; n_params
+ * if there is none. */
 static int64_t first_drift(Comm *group, const ParamTable *table, const int64_t *hash, Alike alike)
 {
     int64_t n = table->n_params, first = n, *pair = must_calloc(2 * (size_t)n + 1, sizeof *pair);

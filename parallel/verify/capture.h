@@ -6,15 +6,15 @@
 
 #include "parallel/trainer/trainer.h"
 
-/* The results of a step. The arrays hold all parameters in table order, each as its whole logical
- * tensor. */
+/* The results of a step. The arrays hold all parameters in the order of the parameter table, each
+ * as its whole logical tensor. */
 typedef struct {
     int64_t step; /* number of the step, from 1 */
     double loss, grad_norm, loss_scale;
     bool applied;
     int64_t n;
     double *gradient; /* gradient of the loss, before clipping */
-    double *weight;   /* weights after the update, on the first data-parallel ranks */
+    double *weight;   /* weights after the update, on the data-parallel ranks with dp 0 */
 } Capture;
 
 /* Allocates a capture for a model with this table. */

@@ -48,9 +48,9 @@ static void add_wire(CompareWire *to, CompareWire more)
     to->absolute += more.absolute;
 }
 
-/* With ZeRO stages 2 and 3, each micro-batch is summed over the ranks separately. Gradients that
- * are still partial sums afterwards are then summed over tensor-parallel ranks, and over the first
- * and the last stage. */
+/* With ZeRO stages 2 and 3, the gradients of each micro-batch are summed over the data-parallel
+ * ranks separately. If these sums are still partial, they are then summed over the tensor-parallel
+ * ranks, and those of a tied table over the first and the last stage. */
 CompareWire compare_grid(const Config *c, bool each)
 {
     int64_t dp = c->parallel.data, tp = c->parallel.tensor;
@@ -59,7 +59,7 @@ CompareWire compare_grid(const Config *c, bool each)
     bool partial =
         c->parallel.sequence_parallel || c->model.qk_norm || c->model.num_key_value_heads < tp;
     CompareWire all = compare_regions(config_dtype(c), tp);
-    /* Each partial sum has itself been rounded once by every data-parallel sum. */
+    /* Each of the tp partial sums has already been rounded by its own data-parallel sums. */
     if (partial) sums *= tp;
     if (c->model.tie_word_embeddings && c->parallel.pipeline > 1) sums *= 2;
     if (dp > 1) add_wire(&all, compare_wire(kept, wire, dp * sums, sums));
@@ -70,7 +70,7 @@ CompareWire compare_grid(const Config *c, bool each)
     return all;
 }
 
-/* Identifies a compared number; its name is formatted only if it will be printed. */
+/* Says which number is compared. Its name is formatted only if it will be printed. */
 typedef struct {
     const char *kind;
     const Param *param; /* NULL: a number of the whole step */
@@ -167,8 +167,8 @@ static void add_numbers(Comparison *c, const Capture *got, const Capture *want,
 {
     Spot spot = {.kind = "loss", .step = want->step};
     double norm = want->grad_norm, root = sqrt((double)want->n);
-    /* How far rounding of sent gradients may change the norm (`off`) and, through the updates so
-     * far, the loss (`moved`); see compare.h. */
+    /* off: how far rounding of sent gradients may change the norm. moved: how far it may change the
+     * loss through the updates so far. See compare.h. */
     double off = b->wire.relative * norm;
     if (b->wire.absolute > 0) off += b->wire.absolute / want->loss_scale * root;
     double moved = 2 * (double)(want->step - 1) * b->lr * fmax(root, norm) * off;
@@ -216,8 +216,8 @@ bool compare_captures(Comparison *c, const ParamTable *table, DType dtype, const
     return !c->differs;
 }
 
-/* The distance that compare_distance returns, the number of tensors in it, and the part of it that
- * rounding of sent data explains. */
+/* The distance that compare_distance returns, the part of it that rounding of sent data explains,
+ * and the number of tensors that were compared. */
 typedef struct {
     double distance, rounding;
     int64_t tensors;

@@ -22,24 +22,24 @@ typedef struct {
 } CompareWire;
 
 CompareWire compare_wire(DType kept, DType wire, int64_t addends, int64_t sums);
-/* Returns the same for activations that `ranks` tensor-parallel ranks add up between regions. Each
- * rank rounds its addend to the storage type, and the sum is rounded as well; a single rank rounds
- * only once. {0} unless the storage type has 16 bits. */
+/* Returns how far results may differ because of activations that `ranks` tensor-parallel ranks add
+ * up between regions. Each rank rounds its addend to the storage type, and the sum is rounded as
+ * well; a single rank rounds only once. {0} unless the storage type has 16 bits. */
 CompareWire compare_regions(DType storage, int64_t ranks);
 
 /* Returns how much more a grid may differ if a sum is rounded at each addition, as NCCL does, and
- * not once. A sum over `ranks` ranks then has ranks - 2 more roundings, of partial sums of 2, 3,
- * ... ranks - 1 addends. As above, a partial sum of j addends has sqrt(j / ranks) times the rms of
- * the whole sum, and the roundings of `sums` such sums together are sqrt(sums) times as large,
+ * not only once. A sum over `ranks` ranks then has ranks - 2 more roundings: of the partial sums of
+ * 2, 3, ... ranks - 1 addends. As above, a partial sum of j addends has sqrt(j / ranks) times the
+ * rms of the whole sum. The roundings of `sums` such sums together are sqrt(sums) times as large,
  * relative to the stored gradient. {0} unless the type has 16 bits. */
 CompareWire compare_additions(DType type, int64_t ranks, int64_t sums);
-/* Returns the sum of all these for a config's grid: gradients that are sent in another type, and
- * regions. If `each` addition is rounded, adds compare_additions for both, and for gradients that
- * are stored in 16 bits. */
+/* Returns how far a config's grid may differ in all: because of gradients that are sent in another
+ * type, and because of activations that are added up. If `each` addition is rounded, adds
+ * compare_additions for both of them, and for gradients that are stored in 16 bits. */
 CompareWire compare_grid(const Config *config, bool each);
 
-/* Relative bounds. In f64, rounding stays below 1e-12, and any wrong scale, sum or element causes a
- * larger difference. */
+/* Bounds, relative to the size of the numbers. In f64, rounding stays below 1e-12, and any wrong
+ * scale, sum or element causes a larger difference. */
 typedef struct {
     double tolerance;        /* bound for the loss, the norm, gradients and weights */
     double lr;               /* how far an update moves a weight */
@@ -52,11 +52,12 @@ typedef struct {
  * compare_distances instead. */
 CompareBounds compare_bounds(DType dtype, double lr, int64_t step);
 
-/* The result of all comparisons so far. The initial value is {0}. */
+/* The result of all comparisons so far; {0} before the first. */
 typedef struct {
-    double worst;    /* largest deviation, in units of its scale */
-    char where[160]; /* place of that deviation: "gradient of block.0.mlp.up.weight[17], step 2" */
-    /* The first value outside its bound: name, step, element, both values, bound. */
+    double worst; /* largest deviation so far, divided by the scale of its bound */
+    /* the number that deviates so: "gradient of block.0.mlp.up.weight[17], step 2" */
+    char where[160];
+    /* The first value outside its bound: its name, step and element, both values and the bound. */
     char difference[320];
     bool differs;
     /* The first step that both sides skipped, so that it was not compared; 0 if none. */

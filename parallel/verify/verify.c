@@ -27,15 +27,15 @@ typedef struct {
     Progress progress;
 } Proof;
 
-/* A trainer and its last step. */
+/* A trainer and the results of its last step. */
 typedef struct {
     Trainer trainer;
     Capture step;
     Proof *proof;
-    const char *name; /* for its progress */
+    const char *name; /* its name in progress messages */
 } Side;
 
-/* Ends the program: all ranks of `world` together, or a single rank (NULL). */
+/* Ends the program on all ranks of `world` together, or on a single rank (`world` is NULL). */
 static void refuse(const Comm *world, const char *err)
 {
     if (world) control_fail(world, EXIT_UNAVAILABLE, "%s", err);
@@ -111,9 +111,10 @@ static void print_way(const Session *grid)
     fflush(stdout);
 }
 
-/* Runs one rank of the grid; rank 0 also trains the single ranks. The grid's own work has
- * parallel.timeout as its deadline. Then all ranks wait for rank 0 to finish the single ranks,
- * however long that takes. They wait on the host, because NCCL's calls always have a deadline. */
+/* Runs one rank of the grid. Rank 0 also runs the two trainings on a single rank. The grid's own
+ * work has parallel.timeout as its deadline. Then all ranks wait for rank 0 to finish the other two
+ * trainings, however long that takes. They wait on the host, because NCCL's calls always have a
+ * deadline. */
 static int verify_rank(Comm *world, void *context)
 {
     Proof *p = context;

@@ -29,15 +29,14 @@ enum { VERIFY_STEPS = 3 };
  * or if nothing could be compared because both sides skipped a step.
  *
  * Unless `full`, the model has two blocks, or one for each layer range (chunk) of the pipeline if
- * those are more. Heads have size 8, the vocabulary is below 510, and there are at most 64
- * positions. The width of the MLP and the number of positions are rounded down to a multiple of
- * what tensor-parallel ranks need.
+ * there are more than two ranges. Heads have size 8, the vocabulary is below 510, and there are at
+ * most 64 positions. The width of the MLP and the number of positions are rounded down to a
+ * multiple of what tensor-parallel ranks need.
  *
  * In any case, a micro-batch has at most 2 sequences, a step has at most 2 micro-batches per stage,
  * and tokens are random. The dynamic scale of fp16 begins at 2^10 or below, so no step overflows.
  * In f64, AdamW's eps is at least 1e-4 and at least a tenth of lr, so an lr above 10 is refused. A
- * smaller eps would turn the
- * noise of gradients that are zero in theory into updates. */
+ * smaller eps would turn the noise of gradients that are zero in theory into updates. */
 int verify_config(const VerifyOptions *options);
 
 #endif

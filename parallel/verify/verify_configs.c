@@ -18,7 +18,8 @@ enum {
     SCALE_POWER = 10
 };
 
-/* The user's settings, then those of a config to be compared; the last setting of a key counts. */
+/* The settings of the user, then those that verify makes for a config to be compared. If a key is
+ * set several times, the last setting counts. */
 typedef struct {
     const char **item;
     int n, given;
@@ -58,8 +59,8 @@ static int64_t round_to(int64_t value, int64_t unit)
     return value < unit ? unit : value / unit * unit;
 }
 
-/* Sets a small model of the config's kind: as many blocks as there are layer ranges, and sizes that
- * tensor-parallel ranks can divide. */
+/* Adds the settings of a small model of the config's kind: as many blocks as there are layer
+ * ranges, and sizes that tensor-parallel ranks can divide. */
 static void set_small_model(Settings *s, const Config *c)
 {
     int64_t tp = c->parallel.tensor, runs = c->parallel.pipeline * c->parallel.pipeline_chunks;
@@ -86,7 +87,7 @@ static void set_small_model(Settings *s, const Config *c)
 }
 
 /* Removes all keys of a grid, which leaves a single rank. This rank keeps the optimizer states on
- * the device, so states on the host are compared with them. */
+ * the device, so that a grid with states on the host is compared with states on the device. */
 static void set_one_rank(Settings *s)
 {
     const char *key;
@@ -108,8 +109,8 @@ static void set_no_16_bits(Settings *s)
     set_text(s, "seq_parallel_communication_data_type", "null");
 }
 
-/* Returns false after printing an error message and setting *code if no eps fits the learning
- * rate. */
+/* Adds the settings for f64. If no eps fits the learning rate, prints an error message, sets *code
+ * and returns false. */
 static bool set_f64(Settings *s, const Config *c, int *code)
 {
     set_text(s, "fp64.enabled", "true");
@@ -159,7 +160,7 @@ static const Config *load_given(const VerifyOptions *o, const Settings *s, int *
 }
 
 /* Returns the sequences per micro-batch: two, or as many as in the config if tensor-parallel ranks
- * cannot divide two. They always can in a small model. */
+ * cannot divide the rows of two. In a small model they always can. */
 static int64_t micro_rows(const VerifyOptions *o, const Config *c)
 {
     int64_t rows = min_i64(c->train_micro_batch_size_per_gpu, 2);
@@ -170,7 +171,7 @@ static int64_t micro_rows(const VerifyOptions *o, const Config *c)
 
 bool verify_configs_load(VerifyConfigs *c, const VerifyOptions *o, int *code)
 {
-    /* The list of settings grows: the single rank gets every setting of the grid, so both sides
+    /* The list of settings grows: the single rank gets every setting of the grid, so that both
      * differ only in the number of ranks. */
     Settings s = settings_begin(o);
     *c = (VerifyConfigs){.given = load_given(o, &s, code)};
@@ -185,8 +186,8 @@ bool verify_configs_load(VerifyConfigs *c, const VerifyOptions *o, int *code)
         if (o->full && g->model.vocab_size == 0)
             set_number(&s, "model.vocab_size", g->data.tokenizer_vocab_size);
         bool good = !f64 || set_f64(&s, g, code);
-        /* The scale would begin high and decrease by steps that overflow, but there are only three
-         * steps. */
+        /* A scale that begins high is lowered by skipping steps that overflow, but there are only
+         * three steps. */
         if (!f64 && g->fp16.initial_scale_power > SCALE_POWER)
             set_number(&s, "fp16.initial_scale_power", SCALE_POWER);
         /* With "sum", a grid's gradient would be a multiple of a single rank's. */
@@ -200,7 +201,8 @@ bool verify_configs_load(VerifyConfigs *c, const VerifyOptions *o, int *code)
         /* The single rank processes the micro-batches of all ranks one after another. */
         set_number(&s, "gradient_accumulation_steps", micros * dp);
         set_one_rank(&s);
-        /* By default these depend on the devices of all ranks. */
+        /* By default, these values depend on the devices of all ranks; the single rank must have
+         * those of the grid. */
         if (c->grid) set_number(&s, "model.head_chunk_rows", c->grid->model.head_chunk_rows);
         if (c->grid) set_text(&s, "cuda.attention", config_word(c->grid, "cuda.attention"));
         if (c->grid) set_text(&s, "model.fused_gelu", c->grid->model.fused_gelu ? "true" : "false");

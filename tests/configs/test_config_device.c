@@ -182,7 +182,7 @@ static void overlap_comm_and_writers_follow_from_a_gpu_for_each_rank(void **stat
 
 /* The printed config shows both values and leaves them to be derived again, so a run may go on on
  * another machine; and that is no change of its config. */
-static void values_that_follow_from_gpus_are_shown_and_make_no_difference(void **state)
+static void values_derived_from_gpus_are_printed_as_comments_and_count_as_no_change(void **state)
 {
     (void)state;
     ConfigDifference *d;
@@ -232,7 +232,7 @@ int main(void)
         cmocka_unit_test(rules_between_keys_see_the_value_derived_for_bf16_auto),
         cmocka_unit_test(session_on_cuda_agrees_with_the_opened_device),
         cmocka_unit_test(overlap_comm_and_writers_follow_from_a_gpu_for_each_rank),
-        cmocka_unit_test(values_that_follow_from_gpus_are_shown_and_make_no_difference),
+        cmocka_unit_test(values_derived_from_gpus_are_printed_as_comments_and_count_as_no_change),
         cmocka_unit_test(the_preset_for_eight_gpus_overlaps_and_takes_large_micro_batches),
     };
     return cmocka_run_group_tests_name("config device", tests, NULL, NULL);

@@ -34,7 +34,7 @@ static OffloadConfig read_offload(const char *keys, const char *set, const char 
 }
 
 /* At every stage, and on one rank. */
-static void optimizer_states_may_be_in_host_memory(void **state)
+static void offload_optimizer_keys_are_read_with_their_defaults(void **state)
 {
     (void)state;
     OffloadConfig none = read_offload("", NULL, "");
@@ -55,7 +55,7 @@ static void optimizer_states_may_be_in_host_memory(void **state)
 }
 
 /* Its file is read as that of DeepSpeed's key of today, which is said. */
-static void cpu_offload_is_read_as_a_device(void **state)
+static void cpu_offload_true_is_read_as_offload_optimizer_device_cpu(void **state)
 {
     (void)state;
     OffloadConfig old = read_offload(ZERO("\"cpu_offload\": true"), NULL,
@@ -76,7 +76,7 @@ static void cpu_offload_is_read_as_a_device(void **state)
 }
 
 /* A file with both names that contradict each other is refused, as DeepSpeed does. */
-static void cpu_offload_must_not_contradict_the_device(void **state)
+static void cpu_offload_that_contradicts_the_device_is_refused(void **state)
 {
     (void)state;
     refuses(ZERO("\"cpu_offload\": true, \"offload_optimizer\": {\"device\": \"none\"}"),
@@ -85,7 +85,7 @@ static void cpu_offload_must_not_contradict_the_device(void **state)
 }
 
 /* What cannot be elsewhere stays on the device, and a notice says what would help. */
-static void a_notice_says_what_stays_on_the_device(void **state)
+static void offload_keys_without_effect_give_a_notice_with_the_reason(void **state)
 {
     (void)state;
     OffloadConfig nvme = read_offload(
@@ -112,7 +112,7 @@ static void a_notice_says_what_stays_on_the_device(void **state)
 
 /* The reasons are true wherever the states are: none is about states on the host if none are there.
  */
-static void reasons_are_true_for_every_device(void **state)
+static void reasons_in_notices_are_true_for_every_offload_device(void **state)
 {
     static const char update[] = "no CPU update: the device updates states wherever they are",
                       buffers[] = "no buffers: the device reads and writes states wherever they "
@@ -156,7 +156,7 @@ static void reasons_are_true_for_every_device(void **state)
 }
 
 /* The key that helps is named with the refusal. */
-static void errors_name_the_key_to_use_instead(void **state)
+static void errors_about_unimplemented_keys_name_the_key_to_use_instead(void **state)
 {
     (void)state;
     refuses(ZERO("\"zero_quantized_gradients\": true"),
@@ -199,12 +199,12 @@ static void partitioned_activations_are_honoured_where_rows_are_divided(void **s
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(optimizer_states_may_be_in_host_memory),
-        cmocka_unit_test(cpu_offload_is_read_as_a_device),
-        cmocka_unit_test(cpu_offload_must_not_contradict_the_device),
-        cmocka_unit_test(a_notice_says_what_stays_on_the_device),
-        cmocka_unit_test(reasons_are_true_for_every_device),
-        cmocka_unit_test(errors_name_the_key_to_use_instead),
+        cmocka_unit_test(offload_optimizer_keys_are_read_with_their_defaults),
+        cmocka_unit_test(cpu_offload_true_is_read_as_offload_optimizer_device_cpu),
+        cmocka_unit_test(cpu_offload_that_contradicts_the_device_is_refused),
+        cmocka_unit_test(offload_keys_without_effect_give_a_notice_with_the_reason),
+        cmocka_unit_test(reasons_in_notices_are_true_for_every_offload_device),
+        cmocka_unit_test(errors_about_unimplemented_keys_name_the_key_to_use_instead),
         cmocka_unit_test(partitioned_activations_are_honoured_where_rows_are_divided),
     };
     return cmocka_run_group_tests_name("keys of what lies on the host", tests, NULL, NULL);

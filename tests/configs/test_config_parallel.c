@@ -309,7 +309,7 @@ static char *error_of(int64_t world, const char *keys, const char *set)
 }
 
 /* The size of shard groups divides the data-parallel ranks, where their number is known. */
-static void a_size_of_shard_groups_divides_the_data_parallel_ranks(void **state)
+static void a_shard_size_that_does_not_divide_the_data_parallel_ranks_is_refused(void **state)
 {
     (void)state;
     static const char stage[] = "\"zero_optimization\": {\"stage\": 3}";
@@ -369,7 +369,7 @@ int main(void)
         cmocka_unit_test(bug_28_a_tensor_size_that_does_not_divide_the_model_is_refused),
         cmocka_unit_test(a_grid_is_accepted_exactly_if_it_fits_ranks_and_layers),
         cmocka_unit_test(one_rank_ignores_a_grid_in_the_file_but_refuses_a_set_option),
-        cmocka_unit_test(a_size_of_shard_groups_divides_the_data_parallel_ranks),
+        cmocka_unit_test(a_shard_size_that_does_not_divide_the_data_parallel_ranks_is_refused),
         cmocka_unit_test(shard_groups_have_no_effect_at_stage_0),
     };
     return cmocka_run_group_tests_name("config parallel", tests, NULL, NULL);

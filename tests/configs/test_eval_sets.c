@@ -120,7 +120,7 @@ static void a_value_that_is_not_an_object_of_sets_is_refused_with_an_example(voi
         "\"news_*.bin\"}}");
 }
 
-static void there_may_be_as_many_sets_as_a_run_keeps(void **state)
+static void more_validation_sets_than_a_run_can_keep_are_refused(void **state)
 {
     (void)state;
     for (int n = EVAL_SETS_MOST; n <= EVAL_SETS_MOST + 1; n++) {
@@ -149,7 +149,7 @@ int main(void)
         cmocka_unit_test(sets_are_read_in_order_and_printed_so_that_they_read_back),
         cmocka_unit_test(a_set_of_the_command_line_replaces_those_of_the_file),
         cmocka_unit_test(a_value_that_is_not_an_object_of_sets_is_refused_with_an_example),
-        cmocka_unit_test(there_may_be_as_many_sets_as_a_run_keeps),
+        cmocka_unit_test(more_validation_sets_than_a_run_can_keep_are_refused),
     };
     return cmocka_run_group_tests_name("eval.sets", tests, NULL, NULL);
 }

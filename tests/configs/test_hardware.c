@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-static void measured_numbers_are_moved_into_their_limits(void **state)
+static void measured_numbers_are_clamped_to_the_limits_of_their_keys(void **state)
 {
     char err[512];
     Hardware h;
@@ -61,7 +61,7 @@ static void a_gpu_gets_the_preset_with_its_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(measured_numbers_are_moved_into_their_limits),
+        cmocka_unit_test(measured_numbers_are_clamped_to_the_limits_of_their_keys),
         cmocka_unit_test(a_gpu_gets_the_preset_with_its_name),
     };
     return cmocka_run_group_tests_name("hardware", tests, NULL, NULL);

@@ -41,7 +41,7 @@ static void assert_same(const Hardware *a, const Hardware *b)
     assert_int_equal(a->cuda, b->cuda);
 }
 
-static void the_program_has_each_preset_as_it_is_in_its_file(void **state)
+static void each_embedded_preset_equals_its_file(void **state)
 {
     (void)state;
     for (int i = 0; i < PRESETS; i++) {
@@ -203,7 +203,7 @@ static void each_mistake_is_named_with_its_place_and_what_to_write(void **state)
     }
 }
 
-static void the_longest_name_is_read(void **state)
+static void a_machine_name_of_the_maximum_length_is_read_whole(void **state)
 {
     (void)state;
     const Refusal longest = {"h100", "\"name\": \"", "\"name\": \"012345678901234567890123456789",
@@ -263,7 +263,7 @@ static void comments_and_any_order_are_allowed(void **state)
     assert_same(&h, &again);
 }
 
-static void a_file_that_is_not_there_is_missing(void **state)
+static void a_missing_machine_file_is_reported_with_the_names_of_presets(void **state)
 {
     char err[512];
     Hardware h;
@@ -314,7 +314,7 @@ static void a_written_machine_file_is_read_back(void **state)
 }
 
 /* Ranks on CPUs share their node; a GPU is one rank's own. */
-static void ranks_on_a_cpu_share_it(void **state)
+static void ranks_on_a_cpu_share_its_speed_and_each_rank_has_a_whole_gpu(void **state)
 {
     char err[512];
     Hardware h;
@@ -342,15 +342,15 @@ static void ranks_on_a_cpu_share_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_program_has_each_preset_as_it_is_in_its_file),
+        cmocka_unit_test(each_embedded_preset_equals_its_file),
         cmocka_unit_test(the_example_of_each_key_is_within_its_limits),
         cmocka_unit_test(each_mistake_is_named_with_its_place_and_what_to_write),
-        cmocka_unit_test(the_longest_name_is_read),
+        cmocka_unit_test(a_machine_name_of_the_maximum_length_is_read_whole),
         cmocka_unit_test(a_text_unlike_a_machine_file_is_refused_with_a_short_message),
         cmocka_unit_test(comments_and_any_order_are_allowed),
-        cmocka_unit_test(a_file_that_is_not_there_is_missing),
+        cmocka_unit_test(a_missing_machine_file_is_reported_with_the_names_of_presets),
         cmocka_unit_test(a_written_machine_file_is_read_back),
-        cmocka_unit_test(ranks_on_a_cpu_share_it),
+        cmocka_unit_test(ranks_on_a_cpu_share_its_speed_and_each_rank_has_a_whole_gpu),
     };
     return cmocka_run_group_tests_name("machine files", tests, NULL, NULL);
 }

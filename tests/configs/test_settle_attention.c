@@ -37,7 +37,7 @@ static const Config *attention_on(const char *text, const char *set, DeviceFacts
 }
 
 /* The kernels for Hopper are taken only if they are given, and only where they exist. */
-static void attention_follows_the_device(void **state)
+static void hopper_attention_is_used_only_if_given_and_refused_on_other_devices(void **state)
 {
     (void)state;
     static const struct {
@@ -90,7 +90,7 @@ static void attention_follows_the_device(void **state)
 
 /* A run goes on with the kernels that it began with. Where they are missing, that is refused, and
  * where others are asked for, that is a change of rounding. */
-static void a_run_keeps_its_attention(void **state)
+static void a_resumed_run_keeps_its_attention_kernels(void **state)
 {
     (void)state;
     const ConfigContext as_stored = {.stored = true}, resumed = {.resumed = true};
@@ -204,8 +204,8 @@ static void configs_that_hopper_does_not_fit_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(attention_follows_the_device),
-        cmocka_unit_test(a_run_keeps_its_attention),
+        cmocka_unit_test(hopper_attention_is_used_only_if_given_and_refused_on_other_devices),
+        cmocka_unit_test(a_resumed_run_keeps_its_attention_kernels),
         cmocka_unit_test(a_run_opened_only_for_reading_uses_the_kernels_that_are_available),
         cmocka_unit_test(configs_that_hopper_does_not_fit_are_refused),
     };

@@ -353,7 +353,7 @@ static void look_at_clock(Trainer *t, Together *w)
  * up the step. The collectives of tensor-parallel layers are listed separately, the others once per
  * step. With several stages the exchange between stages and the bubble are listed, too: some stage
  * must wait, because all stages work on a single micro-batch. */
-static void test_the_breakdown_lists_communication_exchange_and_bubble(void **state)
+static void test_the_phases_of_the_breakdown_add_up_to_the_step(void **state)
 {
     static const struct {
         int ranks;
@@ -385,7 +385,7 @@ int main(void)
         cmocka_unit_test(test_bug_50_a_stop_of_one_rank_stops_all_at_the_same_point),
         cmocka_unit_test(test_bug_26_50_evaluations_do_not_change_the_training),
         cmocka_unit_test(test_bug_9_an_overflow_on_one_rank_is_skipped_by_all),
-        cmocka_unit_test(test_the_breakdown_lists_communication_exchange_and_bubble),
+        cmocka_unit_test(test_the_phases_of_the_breakdown_add_up_to_the_step),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

@@ -157,7 +157,7 @@ static void the_hosts_memory_is_checked_in_every_run(void **state)
 }
 
 /* Where every rank keeps all states, ZeRO is named. */
-static void states_of_data_parallel_ranks_at_stage_0_name_stage_1(void **state)
+static void the_error_suggests_zero_stage_1_if_every_rank_keeps_all_states(void **state)
 {
     (void)state;
     Config c = config_of(OFFLOAD_CPU);
@@ -331,7 +331,7 @@ int main(void)
         cmocka_unit_test(a_host_that_is_too_small_is_refused_with_the_ratio_that_fits),
         cmocka_unit_test(a_ratio_fits_even_if_there_is_no_room_for_a_snapshot),
         cmocka_unit_test(the_hosts_memory_is_checked_in_every_run),
-        cmocka_unit_test(states_of_data_parallel_ranks_at_stage_0_name_stage_1),
+        cmocka_unit_test(the_error_suggests_zero_stage_1_if_every_rank_keeps_all_states),
         cmocka_unit_test(on_a_cpu_the_error_proposes_no_ratio),
         cmocka_unit_test(the_error_proposes_the_smallest_ratio_that_fits_the_device),
         cmocka_unit_test(if_no_ratio_fits_the_error_names_both_shortfalls),

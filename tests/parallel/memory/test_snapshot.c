@@ -66,7 +66,7 @@ static int64_t one_of(const Opened *o, int rank)
 }
 
 /* The writers' shares are the whole checkpoint; other ranks have room for a StepState alone. */
-static void the_shares_of_all_ranks_are_the_checkpoint(void **state)
+static void the_snapshots_of_all_ranks_add_up_to_the_checkpoint(void **state)
 {
     Opened o;
     trainer_run_open(&o, *state, (const char *const[]){SAVES, "checkpoint.writers=3", NULL});
@@ -197,7 +197,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_trainer_allocates_the_snapshot_of_its_plan),
         cmocka_unit_test(no_snapshot_is_planned_for_a_run_that_saves_only_at_its_end),
-        cmocka_unit_test(the_shares_of_all_ranks_are_the_checkpoint),
+        cmocka_unit_test(the_snapshots_of_all_ranks_add_up_to_the_checkpoint),
         cmocka_unit_test(saves_are_asynchronous_if_the_plan_has_room_for_a_snapshot),
         cmocka_unit_test(with_a_gpu_the_hosts_memory_decides_about_asynchronous_saves),
         cmocka_unit_test(states_on_the_host_leave_less_room_for_snapshots),

@@ -57,7 +57,7 @@ static void near(const char *what, double got, double published, double bound)
 /* cuBLAS in bf16 (pranjalssh/fast.cu README.md; 8192 cubed on an H200 also measured: 769 to 798,
  * mean 788). The others are the shares of 790 TFLOP/s that the products of a layer of GPT-2 reach.
  */
-static void products_are_as_fast_as_measured(void **state)
+static void predicted_products_are_about_as_fast_as_measured_ones(void **state)
 {
     static const struct {
         const char *what, *on;
@@ -85,7 +85,7 @@ static void products_are_as_fast_as_measured(void **state)
 
 /* FlashAttention-2 on H100, causal, 16,384 tokens in all, 2048 columns (flash3_fp16_fwd.png,
  * flash2_h100_fwd_bwd_benchmark.png). FLOP of both directions are 3.5 times those of forward. */
-static void attention_is_as_fast_as_measured(void **state)
+static void predicted_attention_is_about_as_fast_as_measured(void **state)
 {
     static const struct {
         int64_t length;
@@ -112,7 +112,7 @@ static void attention_is_as_fast_as_measured(void **state)
 
 /* Norms of cuDNN on an H200 (cudnn-frontend, benchmark/norms/results/h200): bytes read and written
  * by the seconds they take; and the largest sum on an H100 (quack: 89.7 % of the peak). */
-static void memory_is_as_fast_as_measured(void **state)
+static void predicted_memory_speeds_are_close_to_measured_ones(void **state)
 {
     Hardware h200 = layout_machine("h200"), h100 = layout_machine("h100");
     (void)state;
@@ -125,7 +125,7 @@ static void memory_is_as_fast_as_measured(void **state)
 }
 
 /* All-reduce, all-gather and reduce-scatter on 8 H200 (ml-engineering, network/README.md). */
-static void collectives_are_as_fast_as_measured(void **state)
+static void predicted_collectives_are_about_as_fast_as_measured_ones(void **state)
 {
     static const struct {
         int64_t bytes;
@@ -202,7 +202,7 @@ static void no_kernel_takes_less_than_a_launch(void **state)
 
 /* Longer sequences take longer, though their rate is higher. Materialised scores take more than
  * twice as long as FlashAttention at 2048 tokens on an A100. */
-static void attention_grows_with_the_sequence(void **state)
+static void attention_takes_longer_for_longer_sequences(void **state)
 {
     (void)state;
     for (int i = 0; hardware_preset(i) != NULL; i++) {
@@ -231,13 +231,13 @@ static void attention_grows_with_the_sequence(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_are_as_fast_as_measured),
-        cmocka_unit_test(attention_is_as_fast_as_measured),
-        cmocka_unit_test(memory_is_as_fast_as_measured),
-        cmocka_unit_test(collectives_are_as_fast_as_measured),
+        cmocka_unit_test(predicted_products_are_about_as_fast_as_measured_ones),
+        cmocka_unit_test(predicted_attention_is_about_as_fast_as_measured),
+        cmocka_unit_test(predicted_memory_speeds_are_close_to_measured_ones),
+        cmocka_unit_test(predicted_collectives_are_about_as_fast_as_measured_ones),
         cmocka_unit_test(products_never_take_less_if_a_dimension_grows),
         cmocka_unit_test(no_kernel_takes_less_than_a_launch),
-        cmocka_unit_test(attention_grows_with_the_sequence),
+        cmocka_unit_test(attention_takes_longer_for_longer_sequences),
     };
     return cmocka_run_group_tests_name("costs of nodes", tests, NULL, NULL);
 }

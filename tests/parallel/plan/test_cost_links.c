@@ -20,7 +20,7 @@ static double collective(const Hardware *h, const CostTraits *t, CommVerb verb, 
     return cost_collective(h, t, verb, bytes, &group);
 }
 
-static void collectives_grow_with_bytes_and_with_nodes(void **state)
+static void collectives_take_longer_with_more_bytes_and_with_more_nodes(void **state)
 {
     (void)state;
     for (int i = 0; hardware_preset(i) != NULL; i++) {
@@ -87,7 +87,7 @@ static void a_group_uses_the_network_interfaces_of_its_ranks_on_a_node(void **st
     is(bus(&h, &COST_OWN, 64, 0, 1), nic);
 }
 
-static void half_the_network_takes_twice_as_long_between_nodes(void **state)
+static void half_the_bandwidth_makes_collectives_on_that_link_half_as_fast(void **state)
 {
     Hardware h = layout_machine("a100");
     CostTraits half = COST_OWN;
@@ -124,7 +124,7 @@ static void messages_use_the_link_to_their_peer(void **state)
 }
 
 /* Collectives that are started together are one kernel. */
-static void joined_collectives_start_once(void **state)
+static void joined_collectives_have_the_overhead_of_a_start_only_once(void **state)
 {
     Hardware h = layout_machine("h100");
     Graph graph = {.groups = 1};
@@ -169,11 +169,11 @@ static void updates_of_offloaded_states_use_the_host_link(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(collectives_grow_with_bytes_and_with_nodes),
+        cmocka_unit_test(collectives_take_longer_with_more_bytes_and_with_more_nodes),
         cmocka_unit_test(a_group_uses_the_network_interfaces_of_its_ranks_on_a_node),
-        cmocka_unit_test(half_the_network_takes_twice_as_long_between_nodes),
+        cmocka_unit_test(half_the_bandwidth_makes_collectives_on_that_link_half_as_fast),
         cmocka_unit_test(messages_use_the_link_to_their_peer),
-        cmocka_unit_test(joined_collectives_start_once),
+        cmocka_unit_test(joined_collectives_have_the_overhead_of_a_start_only_once),
         cmocka_unit_test(updates_of_offloaded_states_use_the_host_link),
     };
     return cmocka_run_group_tests_name("costs of links", tests, NULL, NULL);

@@ -77,7 +77,7 @@ static const char *const on[SETS] = {"checkpoint.async=true"}, *const off[SETS] 
 
 /* Of ten asynchronous saves the last one alone is waited for; of the others, the copy of what the
  * writer writes, which reads and writes memory. */
-static void training_waits_only_for_snapshots(void **state)
+static void training_waits_for_snapshots_and_for_the_last_save_only(void **state)
 {
     (void)state;
     Hardware cpu = preset("cpu");
@@ -141,7 +141,7 @@ static void the_plan_says_how_much_memory_a_snapshot_lacks(void **state)
 
 /* If a checkpoint takes 25 steps, a save after 10 waits for 15 until the one before it is written.
  * The last save comes 5 steps after the ninth, and so waits for 20. */
-static void a_save_waits_for_the_previous_save(void **state)
+static void a_save_waits_until_the_previous_save_is_written(void **state)
 {
     (void)state;
     Hardware cpu = preset("cpu");
@@ -157,7 +157,7 @@ static void a_save_waits_for_the_previous_save(void **state)
 
 /* GPUs copy over PCIe. Of several writers the one with the most bytes decides. If ZeRO or the grid
  * divides what is saved, the writers also receive what other ranks have. */
-static void devices_copy_over_their_links(void **state)
+static void snapshots_take_the_time_of_the_slowest_link_that_they_use(void **state)
 {
     (void)state;
     static const char *const zero[SETS] = {"zero_optimization.stage=1"},
@@ -223,11 +223,11 @@ static void synchronous_saves_receive_tensors_as_snapshots_do(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(training_waits_only_for_snapshots),
+        cmocka_unit_test(training_waits_for_snapshots_and_for_the_last_save_only),
         cmocka_unit_test(training_waits_for_the_disk_if_saves_are_synchronous),
         cmocka_unit_test(the_plan_says_how_much_memory_a_snapshot_lacks),
-        cmocka_unit_test(a_save_waits_for_the_previous_save),
-        cmocka_unit_test(devices_copy_over_their_links),
+        cmocka_unit_test(a_save_waits_until_the_previous_save_is_written),
+        cmocka_unit_test(snapshots_take_the_time_of_the_slowest_link_that_they_use),
         cmocka_unit_test(synchronous_saves_receive_tensors_as_snapshots_do),
     };
     return cmocka_run_group_tests_name("a plan's saves", tests, NULL, NULL);

@@ -163,7 +163,7 @@ static void add_errors(Errors *to, Errors *from)
 
 /* Where sanitizers make tests slow (TEST_SAMPLE), the runs of many micro-batches are left out, and
  * only the worst error is checked. Runs that are not fitted to count in every column. */
-static void test_published_runs_are_predicted(void **state)
+static void test_predictions_are_close_to_published_step_times(void **state)
 {
     (void)state;
     Predictions total = {0}, family = {0};
@@ -192,7 +192,7 @@ static void test_published_runs_are_predicted(void **state)
     check_neighbours(&neighbours);
 }
 
-static void test_the_constants_are_physical(void **state)
+static void test_fitted_constants_are_within_their_physical_limits(void **state)
 {
     (void)state;
     for (int i = 0; i < FITS; i++)
@@ -254,7 +254,7 @@ static double worst_error(const RecordedRun *recorded, int n, const Fitted *f)
 }
 
 /* Runs that take exactly what some constants predict are fitted with about these constants. */
-static void test_a_fit_finds_the_constants(void **state)
+static void test_a_fit_to_made_up_runs_finds_the_constants_they_were_made_with(void **state)
 {
     (void)state;
     const Fitted made = {{0.7, 60, 0.6, 5e-6}};
@@ -281,10 +281,10 @@ static void test_a_fit_finds_the_constants(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_constants_are_physical),
-        cmocka_unit_test(test_a_fit_finds_the_constants),
+        cmocka_unit_test(test_fitted_constants_are_within_their_physical_limits),
+        cmocka_unit_test(test_a_fit_to_made_up_runs_finds_the_constants_they_were_made_with),
         cmocka_unit_test(test_the_stored_constants_equal_the_result_of_the_fit),
-        cmocka_unit_test(test_published_runs_are_predicted),
+        cmocka_unit_test(test_predictions_are_close_to_published_step_times),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

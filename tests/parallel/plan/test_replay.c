@@ -53,7 +53,7 @@ static void test_an_empty_step_takes_no_time(void **state)
 }
 
 /* A sum of gradients that the backward pass hides, except for its last 30 microseconds. */
-static void test_only_what_is_waited_for_is_exposed(void **state)
+static void test_communication_is_exposed_only_while_compute_waits_for_it(void **state)
 {
     (void)state;
     Step s = {.stages = 1};
@@ -75,7 +75,7 @@ static void test_only_what_is_waited_for_is_exposed(void **state)
 
 /* The compute stream waits for the tp stream, which waits for the comm stream, which waits for a
  * copy: each gets the time that it took. */
-static void test_idle_time_is_charged_along_the_chain(void **state)
+static void test_idle_time_is_divided_among_the_chain_of_nodes_waited_for(void **state)
 {
     (void)state;
     Step s = {.stages = 1};
@@ -209,7 +209,7 @@ static void test_a_message_begins_when_both_sides_have_reached_it(void **state)
 }
 
 /* Both the sender and the receiver can be late. */
-static void test_a_sender_waits_for_a_receiver(void **state)
+static void test_sender_and_receiver_wait_for_whichever_is_late(void **state)
 {
     (void)state;
     Step s = {.stages = 2};
@@ -320,13 +320,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ops_of_a_stream_run_in_turn),
         cmocka_unit_test(test_an_empty_step_takes_no_time),
-        cmocka_unit_test(test_only_what_is_waited_for_is_exposed),
-        cmocka_unit_test(test_idle_time_is_charged_along_the_chain),
+        cmocka_unit_test(test_communication_is_exposed_only_while_compute_waits_for_it),
+        cmocka_unit_test(test_idle_time_is_divided_among_the_chain_of_nodes_waited_for),
         cmocka_unit_test(test_updates_on_their_stream_are_exposed_where_compute_waits),
         cmocka_unit_test(test_a_step_ends_with_its_last_stream),
         cmocka_unit_test(test_no_field_of_a_stage_is_left_out_of_a_sum),
         cmocka_unit_test(test_a_message_begins_when_both_sides_have_reached_it),
-        cmocka_unit_test(test_a_sender_waits_for_a_receiver),
+        cmocka_unit_test(test_sender_and_receiver_wait_for_whichever_is_late),
         cmocka_unit_test(test_messages_sent_together_wait_for_all_peers),
         cmocka_unit_test(test_messages_match_in_their_order),
         cmocka_unit_test(test_only_stages_of_the_same_group_wait_for_each_other),

@@ -35,7 +35,7 @@ static void issue_otherwise(Graph *to, const Graph *from, uint64_t seed)
     }
 }
 
-static void test_the_order_of_issue_does_not_matter(void **state)
+static void test_the_order_in_which_nodes_are_issued_changes_no_time(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 40; seed++) {
@@ -65,7 +65,7 @@ static double twice(void *context, int stage, const GraphNode *node)
     return 2 * once(context, stage, node);
 }
 
-static void test_slower_nodes_make_a_slower_step(void **state)
+static void test_a_step_of_twice_as_slow_nodes_takes_exactly_twice_as_long(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 10; seed++) {
@@ -122,7 +122,7 @@ static void a_message_to_nobody(void *context)
     made_step_replay(&s);
 }
 
-static void test_a_deadlock_is_explained(void **state)
+static void test_the_message_of_a_deadlock_says_which_stream_waits_for_what(void **state)
 {
     (void)state;
     static const struct {
@@ -152,7 +152,7 @@ static void test_a_deadlock_is_explained(void **state)
 
 /* A step of 16 stages and half a million nodes, as the plan of a large model has them, takes about
  * 0.04 s; with sanitizers several times that. */
-static void test_a_large_step_is_replayed_at_once(void **state)
+static void test_half_a_million_nodes_are_replayed_in_less_than_two_seconds(void **state)
 {
     (void)state;
     enum { STAGES = 16, ROUNDS = 1500 };
@@ -173,10 +173,10 @@ static void test_a_large_step_is_replayed_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_order_of_issue_does_not_matter),
-        cmocka_unit_test(test_slower_nodes_make_a_slower_step),
-        cmocka_unit_test(test_a_deadlock_is_explained),
-        cmocka_unit_test(test_a_large_step_is_replayed_at_once),
+        cmocka_unit_test(test_the_order_in_which_nodes_are_issued_changes_no_time),
+        cmocka_unit_test(test_a_step_of_twice_as_slow_nodes_takes_exactly_twice_as_long),
+        cmocka_unit_test(test_the_message_of_a_deadlock_says_which_stream_waits_for_what),
+        cmocka_unit_test(test_half_a_million_nodes_are_replayed_in_less_than_two_seconds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

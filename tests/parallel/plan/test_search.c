@@ -201,7 +201,7 @@ static bool has_layout(const Candidate *base, int64_t batch, int64_t ranks)
 
 /* Where no layout is legal, the nearest changes are those that trying one number after another
  * finds. */
-static void the_nearest_change_of_a_search_without_layouts(void **state)
+static void without_legal_layouts_the_search_finds_the_nearest_change(void **state)
 {
     (void)state;
     int none = 0, below = 0;
@@ -248,7 +248,7 @@ int main(void)
         cmocka_unit_test(the_best_layouts_equal_those_of_a_search_of_all_layouts),
         cmocka_unit_test(neighbours_of_the_best_layouts_are_planned_early),
         cmocka_unit_test(the_search_includes_the_number_of_chunks_in_the_config),
-        cmocka_unit_test(the_nearest_change_of_a_search_without_layouts),
+        cmocka_unit_test(without_legal_layouts_the_search_finds_the_nearest_change),
         cmocka_unit_test(a_search_that_ends_early_says_how_many_are_left),
     };
     return cmocka_run_group_tests_name("search", tests, NULL, NULL);

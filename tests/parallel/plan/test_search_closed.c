@@ -212,7 +212,7 @@ static void estimates_include_the_time_of_the_host_link(void **state)
 
 /* Ranks that keep all weights and gradients sum over all data-parallel ranks, whatever the config's
  * shard groups are. */
-static void estimates_have_shard_groups_only_where_ranks_share(void **state)
+static void shard_groups_change_the_estimates_only_from_zero_stage_1_on(void **state)
 {
     (void)state;
     const Hardware h = layout_machine("h100"), rank = hardware_of_rank(&h, 4);
@@ -241,7 +241,7 @@ int main(void)
         cmocka_unit_test(the_lower_bound_includes_the_time_of_the_host_link),
         cmocka_unit_test(closed_forms_of_presets_are_lower_bounds_and_close_to_the_plans),
         cmocka_unit_test(estimates_include_the_time_of_the_host_link),
-        cmocka_unit_test(estimates_have_shard_groups_only_where_ranks_share),
+        cmocka_unit_test(shard_groups_change_the_estimates_only_from_zero_stage_1_on),
     };
     return cmocka_run_group_tests_name("closed forms of layouts", tests, NULL, NULL);
 }

@@ -71,7 +71,7 @@ static PlanSearch check_search(const SearchSource *source, const char *machine_n
     return s;
 }
 
-static void the_best_plans_of_a_small_space_are_found(void **state)
+static void a_search_of_a_small_space_finds_the_best_plans_of_all(void **state)
 {
     (void)state;
     write_config();
@@ -81,7 +81,7 @@ static void the_best_plans_of_a_small_space_are_found(void **state)
 
 /* The shape of a large model with few layers: the search plans a part of the layouts, and it finds
  * the ten best of all. Slow builds (TEST_SAMPLE) search one of the spaces, by turns. */
-static void the_ten_best_plans_are_found_early(void **state)
+static void a_search_finds_the_ten_best_plans_without_planning_all(void **state)
 {
     (void)state;
     static const struct {
@@ -173,7 +173,7 @@ static int64_t searched_space(int n, const char *const *sets)
 
 /* DeepSpeed's name of parallel.shard is left out where it does not fit, so it rules out no layout;
  * parallel.shard itself does. */
-static void a_name_of_shard_groups_leaves_all_layouts(void **state)
+static void deepspeed_names_of_shard_groups_rule_out_no_layout(void **state)
 {
     (void)state;
     static const char *const sets[][2] = {
@@ -192,7 +192,7 @@ static void a_name_of_shard_groups_leaves_all_layouts(void **state)
 }
 
 /* However early a search ends, it does not say that nothing fits while the smallest layout does. */
-static void a_search_that_finds_nothing_says_what_is_smallest(void **state)
+static void a_search_finds_nothing_only_if_the_smallest_layout_does_not_fit(void **state)
 {
     (void)state;
     const Hardware hardware = layout_machine("a100");
@@ -278,10 +278,10 @@ static void a_search_reads_the_tokenizer_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_best_plans_of_a_small_space_are_found),
-        cmocka_unit_test(the_ten_best_plans_are_found_early),
-        cmocka_unit_test(a_name_of_shard_groups_leaves_all_layouts),
-        cmocka_unit_test(a_search_that_finds_nothing_says_what_is_smallest),
+        cmocka_unit_test(a_search_of_a_small_space_finds_the_best_plans_of_all),
+        cmocka_unit_test(a_search_finds_the_ten_best_plans_without_planning_all),
+        cmocka_unit_test(deepspeed_names_of_shard_groups_rule_out_no_layout),
+        cmocka_unit_test(a_search_finds_nothing_only_if_the_smallest_layout_does_not_fit),
         cmocka_unit_test(a_search_reads_the_tokenizer_once),
         cmocka_unit_test(a_config_whose_grid_is_impossible_is_searched),
     };
