@@ -14,14 +14,14 @@ typedef struct {
     bool devices; /* it is a call of devices, not of hosts */
 } Call;
 
-/* A rank that is waited for, the rank that waits for it, and where. */
+/* A rank that is waited for, the rank that waits for it, and the call in which it waits. */
 typedef struct {
     int rank, by;
     Call call;   /* group NULL: the rank is in the list of the wait where the search began */
     bool device; /* the rank's device is waited for, not its host */
 } Link;
 
-/* A call whose ranks a search has added already. */
+/* A call that a search has followed already. `stands`: all members have arrived at it. */
 typedef struct {
     uint64_t key;
     uint32_t search; /* number of the search that added it; entries of earlier searches count as
@@ -35,10 +35,10 @@ struct BlameRoom {
     const BlameWaits *waits;
     Link *link; /* [2 x ranks] */
     int n;
-    bool *seen[2];  /* [ranks] hosts, devices */
+    bool *seen[2];  /* [ranks] the hosts, and the devices, that the search has added already */
     int *own, *who; /* [ranks] the `who` of the wait where the search begins, and of the one that is
                      * being followed */
-    int *reached;   /* [ranks] */
+    int *reached;   /* [ranks] the list that blame_reach returns */
     Known *known;   /* [places] a hash table */
     size_t places;  /* a power of two, more than twice as many as there can be calls */
     uint32_t search;
@@ -56,7 +56,7 @@ BlameRoom *blame_room_create(int ranks)
     room->own = must_calloc((size_t)ranks, sizeof *room->own);
     room->who = must_calloc((size_t)ranks, sizeof *room->who);
     room->reached = must_calloc((size_t)ranks, sizeof *room->reached);
-    /* Each of the 2 x ranks links can add up to two calls. */
+    /* Each of the 2 x ranks links can add up to two calls, so at most half of the table is used. */
     for (room->places = 8; room->places < 8 * (size_t)ranks;)
         room->places *= 2;
     room->known = must_calloc(room->places, sizeof *room->known);
@@ -88,7 +88,7 @@ static void add(Walk *w, Link link)
     w->link[w->n++] = link;
 }
 
-/* Adds the ranks that `wait` is waiting for. */
+/* Adds the ranks that `wait` is waiting for; of a wait of devices, only the first. */
 static void add_wait(Walk *w, const BlameWait *wait, Call call)
 {
     int n = wait->devices && wait->n > 1 ? 1 : wait->n;
@@ -104,13 +104,15 @@ static Walk *start(const BlameWaits *waits, const BlameWait *wait)
     w->search++;
     memset(w->seen[false], 0, (size_t)w->ranks * sizeof *w->seen[0]);
     memset(w->seen[true], 0, (size_t)w->ranks * sizeof *w->seen[0]);
-    /* A host can wait in one call at a time, so reaching this rank again means a cycle. */
+    /* A host waits in only one call at a time, so a path back to this rank's host is a cycle. Mark
+     * it, so that the search does not follow it again. */
     if (!wait->devices) w->seen[false][wait->rank] = true;
     add_wait(w, wait, (Call){0});
     return w;
 }
 
-/* Returns the place of a call with this key, which is not 0, or the empty one where it belongs. */
+/* Returns the table's entry for the call with this key, which is not 0; if there is none, the empty
+ * entry where it belongs. */
 static Known *known_at(Walk *w, uint64_t key)
 {
     size_t at = (size_t)(key * 0x9e3779b97f4a7c15U >> 20);
@@ -127,9 +129,9 @@ static uint64_t key_of(const Call *call, int rank)
     return key != 0 && call->devices ? ~key : key;
 }
 
-/* Returns whether the rank's host waits in a host call, or its device in a call of devices. Stores
- * the call in *call and adds the ranks that it waits for. Sets *stands if all members have arrived
- * at that call. */
+/* Returns whether the rank waits in a host call or, if `devices`, in a call of devices. Stores the
+ * call in *call and adds the ranks that it waits for. Sets *stands if all members have arrived at
+ * that call. */
 static bool follow_in(Walk *w, int rank, bool devices, Call *call, bool *stands)
 {
     const BlameWaits *of = w->waits;
@@ -166,8 +168,8 @@ static void describe(const Call *call, int rank, Blame *blame)
     call->transport->describe(call->world, call->group, rank, blame->call, sizeof blame->call);
 }
 
-/* The rank of this link is the cause. The message about the wait already lists the ranks in
- * wait->who. */
+/* Writes to *blame that the rank of this link is the cause. If the link has no call, the rank is in
+ * the list of the wait where the search began, which the message names anyway. */
 static void blame_link(const Link *link, Blame *blame)
 {
     *blame = (Blame){.kind = link->call.group ? BLAME_RANK : BLAME_THEMSELVES,
@@ -196,8 +198,9 @@ void blame_find(const BlameWaits *waits, const BlameWait *wait, Blame *blame)
             describe(&call, link->rank, blame);
             return;
         }
-        /* If a host waits for this host, which waits for no host itself, it need not be waiting for
-         * its device either. */
+        /* A host waits for this rank's host, which waits in no host call itself, although its
+         * device waits in a call of devices. Such a host may be running, so it is the cause if the
+         * search finds no other. */
         if (running == NULL && by_host && call.devices) running = link;
     }
     *blame = (Blame){.kind = BLAME_CIRCLE};
@@ -214,7 +217,7 @@ int blame_reach(const BlameWaits *waits, const BlameWait *wait, const int **rank
         bool stands;
         follow(w, &w->link[i], &call, &stands);
     }
-    /* A rank may be in the list twice: its host and its device. */
+    /* A rank may be in the list twice, for its host and for its device. Return it once. */
     memset(w->seen[false], 0, (size_t)w->ranks * sizeof *w->seen[0]);
     for (int i = 0; i < w->n; i++) {
         if (!w->seen[false][w->link[i].rank]) w->reached[n++] = w->link[i].rank;
@@ -236,7 +239,7 @@ bool blame_only(const BlameWaits *waits, const BlameWait *wait, int rank)
         if (link->rank == rank && !link->device) {
             if (follow_in(w, rank, false, &call, &stands)) continue;
             if (wait->devices) return true;
-            found = true; /* whatever its device does */
+            found = true; /* the rank is a cause, whatever its device does */
         } else if (!follow(w, link, &call, &stands)) {
             if (link->rank != rank) return false;
             found = true;

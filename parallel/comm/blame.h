@@ -1,13 +1,13 @@
-/* blame.h -- finds the rank for which the others wait. Starting from a rank that has waited too
- * long, it follows each wait to the ranks that are waited for, until it finds a rank that is not
- * waiting.
+/* blame.h -- finds the rank for which the other ranks wait. Starting from a rank that has waited
+ * too long, it follows each wait to the ranks that are waited for, until it finds a rank that is
+ * not waiting.
  *
- * A transport describes its ranks with a table of three functions: which group's call a rank is
- * waiting in, which ranks have not arrived at that call, and the call as text. The search itself
- * reads no peer's memory, so a transport whose ranks are processes can collect the waits by
- * messages. There are two kinds of waits: hosts wait for hosts, and devices wait in calls for
- * devices (NCCL's). The search follows both kinds if it is given both. The error messages are in
- * deadline.c. */
+ * A transport describes the waits of its ranks with a table of functions (BlameTransport): which
+ * group's call a rank is waiting in, which ranks have not arrived at that call, and the call as
+ * text. The search itself reads no memory of other ranks, so a transport whose ranks are processes
+ * can collect the waits by messages. There are two kinds of waits: hosts wait for hosts, and in
+ * NCCL's calls devices wait for devices. The search follows both kinds if its caller provides both.
+ * The error messages are in deadline.c. */
 #ifndef PARALLEL_COMM_BLAME_H
 #define PARALLEL_COMM_BLAME_H
 
@@ -27,7 +27,7 @@ typedef enum {
 /* One rank waiting in a collective or message call. */
 typedef struct {
     int rank;     /* the rank that waits, numbered in the world */
-    bool devices; /* its device waits, or its host in a call of devices */
+    bool devices; /* it waits in a call of devices (NCCL's), with its device or with its host */
     BlameLack lack;
     /* World ranks that have not arrived, in the group's order; with BLAME_NOTHING, all ranks of the
      * group. There is room for all ranks of the world. */
@@ -36,7 +36,7 @@ typedef struct {
                                   * (BlameTransport.key) */
     char call[BLAME_CALL_BYTES]; /* description, for example "group tp, call 7, all-reduce of 64
                                   * f32" */
-    RankHosts hosts;             /* for messages */
+    RankHosts hosts;             /* names of the ranks' machines, for messages */
 } BlameWait;
 
 /* The functions that a transport provides. `world` is BlameWaits' pointer. A group is an opaque
@@ -45,36 +45,40 @@ typedef struct {
     /* Returns the group in whose call this world rank is waiting, or NULL if it is not waiting. */
     const void *(*waits_in)(void *world, int rank);
     /* Fills in wait->lack, wait->who and wait->n for the rank's wait in that group, and sets
-     * wait->alike if it holds. Returns false if the wait has ended meanwhile. */
+     * wait->alike if all ranks that wait in this call wait for the same ranks. Returns false if the
+     * wait has ended meanwhile. */
     bool (*lacks)(void *world, const void *group, int rank, BlameWait *wait);
-    /* Returns a number that identifies the call of that group in which the rank waits, the same for
-     * all ranks that wait in it; 0: none. If all of them wait for the same ranks, a search calls
-     * `lacks` for only one of them. Otherwise it would check all members of a group once for each
-     * member. May be NULL. */
+    /* Returns a number that identifies the call in which the rank waits, the same for all ranks
+     * that wait in it; 0: none. If they all wait for the same ranks (wait->alike), a search calls
+     * `lacks` for only one of them. Without such numbers it would check all members of a group once
+     * for each member. May be NULL. */
     uint64_t (*key)(void *world, const void *group, int rank);
-    /* Writes a description of that call to text[0..n). */
+    /* Writes a description of the call in which the rank waits to text[0..n). */
     void (*describe)(void *world, const void *group, int rank, char *text, size_t n);
 } BlameTransport;
 
 /* Memory for searches, so that they allocate nothing. One search at a time may use it. */
 typedef struct BlameRoom BlameRoom;
-/* Creates it for `ranks` ranks, at most COMM_MAX_RANKS. */
+/* Creates the memory for searches among `ranks` ranks, at most COMM_MAX_RANKS. */
 BlameRoom *blame_room_create(int ranks);
 void blame_room_destroy(BlameRoom *room);
 /* Returns the room's array of ranks. The caller of a search uses it as `who` of the first wait. */
 int *blame_room_who(BlameRoom *room);
 
-/* The waits of all ranks. If one kind is not known, its transport is NULL. */
+/* The waits of all ranks. If the waits of hosts or those of devices are not known, their transport
+ * is NULL.
+ *
+ * If devices wait for several ranks, a search follows only the first of them. A search that begins
+ * with a wait of devices may find that the rank where it began is the cause, because its device may
+ * be busy in another call. */
 typedef struct {
     BlameRoom *room;
-    RankHosts names; /* of the ranks' machines, for messages */
+    RankHosts names; /* of the ranks' machines */
     struct {
         const BlameTransport *transport;
         void *world;
-    } hosts,     /* hosts: a rank whose host has not arrived may wait in one of these calls */
-        devices; /* devices: a rank may also wait in one of these. Of each wait, only the first rank
-                  * is followed. The device of the rank that starts the search may also be busy in
-                  * another call, so this rank itself may be the cause */
+    } hosts,     /* the calls in which hosts wait */
+        devices; /* the calls in which devices wait (NCCL's) */
 } BlameWaits;
 
 /* The cause of a wait. */
@@ -90,15 +94,15 @@ typedef struct {
     char call[BLAME_CALL_BYTES];
 } Blame;
 
-/* Follows `wait` to its cause. wait->lack must not be BLAME_NOTHING. */
+/* Follows `wait` to its cause and describes it in *blame. wait->lack must not be BLAME_NOTHING. */
 void blame_find(const BlameWaits *waits, const BlameWait *wait, Blame *blame);
 /* Finds all ranks that keep this wait from ending: those in wait->who, and the ranks that they wait
- * for in turn, but not the host of wait->rank. Sets *rank to a list of them in waits->room, which
- * the next search replaces, and returns their number. */
+ * for in turn, but not the host of wait->rank. Sets *rank to a list of these ranks in waits->room,
+ * which the next search overwrites, and returns their number. */
 int blame_reach(const BlameWaits *waits, const BlameWait *wait, const int **rank);
-/* Returns whether this rank is the only cause of the wait: every other rank that is waited for,
- * directly or indirectly, waits for it in turn. If wait->devices, it is enough that its host has
- * not arrived. wait->lack must not be BLAME_NOTHING. */
+/* Returns whether `rank` is the only cause of the wait: every other rank that is waited for,
+ * directly or indirectly, waits in turn for `rank`. If wait->devices, it is enough that the host of
+ * `rank` has not arrived. wait->lack must not be BLAME_NOTHING. */
 bool blame_only(const BlameWaits *waits, const BlameWait *wait, int rank);
 
 #endif

@@ -4,7 +4,7 @@
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 
-/* On the host. */
+/* Combines the sources element by element, on the host. */
 #define COMBINE(type)                                                                              \
     do {                                                                                           \
         for (int64_t i = 0; i < n; i++) {                                                          \

@@ -35,13 +35,14 @@ static Comm *carrier(Comm *comm, const Device *on)
     return on == NULL && comm->host ? comm->host : comm;
 }
 
-/* Returns the group's ranks as ranks of the world; those of a world are all ranks. */
+/* Returns the members' ranks in the world. All ranks of the world are members of the world's own
+ * group. */
 static CommLine line_of(const Comm *comm)
 {
     return comm->line.size > 0 ? comm->line : (CommLine){0, 1, comm->size};
 }
 
-/* For the recorder of the device that carries a call. */
+/* Describes the group for the recorder of the device that carries a call. */
 static GraphGroup recorded_group(const Comm *comm)
 {
     CommLine line = line_of(comm);
@@ -67,15 +68,16 @@ static Clock clock_start(const Comm *comm, Recorder *hidden)
     return (Clock){.start = seconds_now(), .waited = comm->waited, .hidden = hidden};
 }
 
-/* The transport's work is done. */
+/* Called when the transport's work is done, so that the recorders see later work again. */
 static void clock_stop(const Comm *comm, Clock begun)
 {
     recorder_show(begun.hidden);
     if (comm->size > 1) flight_show(comm->flight);
 }
 
-/* Notes a collective of `comm` in its flight recorder; x is NO_TENSOR if it moves none. Groups of
- * one rank wait for nobody, so their calls are not noted. */
+/* Notes a collective of `comm` in its flight recorder; x is NO_TENSOR if it moves no tensor.
+ * Returns the entry's number, or 0. Groups of one rank wait for nobody, so their calls are not
+ * noted. */
 static int64_t note_collective(Comm *comm, const Device *on, int code, Tensor x, int root)
 {
     if (comm->size == 1) return 0;
@@ -102,9 +104,9 @@ static int64_t note_message(Comm *comm, const Device *on, bool send, int peer, T
     return flight_begin(comm->flight, on, &entry);
 }
 
-/* Returns where to record a call as exposed communication: a call on a device's own compute stream
- * is exposed for its whole duration. (Groups of calls are not covered: no caller puts
- * them on a compute stream.) */
+/* Returns where to record a call as exposed communication; NULL: nowhere. A call on a device's own
+ * compute stream is exposed for its whole duration. (Groups of calls are not covered: no caller
+ * puts them on a compute stream.) */
 static Exposed *exposed_of(const Comm *comm, const Device *on)
 {
     return on == NULL || on->view ? NULL : comm->exposed;
@@ -150,7 +152,7 @@ static Clock message_begins(Comm *comm, Device *on, bool send, int peer, Tensor 
     return begun;
 }
 
-/* Adds the time since the call began. */
+/* Adds the time since the call began to the counts. */
 static void count_seconds(Comm *comm, Clock begun)
 {
     comm->counts->seconds += seconds_now() - begun.start;
@@ -172,8 +174,8 @@ static void check_rank(const Comm *comm, int rank)
     CHECK(rank >= 0 && rank < comm->size, "rank %d of a group of %d", rank, comm->size);
 }
 
-/* `part` is either this rank's own part of `whole` or separate memory. If it overlapped another
- * part, peers would read what this rank writes. */
+/* Checks that `part` is either this rank's own part of `whole` or separate memory. If it overlapped
+ * another part, peers would read what this rank writes. */
 static void check_part(const Comm *comm, Tensor part, Tensor whole)
 {
     CHECK(tensor_is_dense(part) && part.dtype == whole.dtype &&
@@ -334,7 +336,7 @@ void comm_carry(Comm *comm, const CommOps *ops, void *impl)
 {
     CHECK(comm->host == NULL, "group %s is carried by %s already", comm->name, comm->ops->name);
     Comm *host = must_alloc(sizeof *host);
-    *host = *comm; /* both share the counts, which are freed once */
+    *host = *comm; /* both communicators share the counts, which are freed once */
     comm->host = host;
     comm->ops = ops;
     comm->impl = impl;
@@ -347,8 +349,8 @@ const CommCounts *comm_counts(const Comm *comm)
 
 void comm_close(Comm *comm)
 {
-    /* Close the host's transport last: closing the other one may need a call in which the hosts
-     * wait for each other. */
+    /* Close the transport of host calls last: closing the other transport may need a call in which
+     * the hosts wait for each other. */
     comm->ops->close(comm);
     if (comm->host) comm->host->ops->close(comm->host);
     free(comm->host);

@@ -1,5 +1,6 @@
 /* comm.h -- the communicator of a group of ranks: collectives and messages on typed tensors, named
- * as in NCCL. A transport is a table of functions. All calls are counted here.
+ * as in NCCL. The data are moved by a transport (CommOps): between threads, between processes, or
+ * over NCCL. This interface counts the calls of all transports.
  *
  * All ranks of a group must make the same calls in the same order. Each call that moves tensors
  * names the Device `on` whose compute stream carries it. The call is enqueued there like any op,
@@ -35,9 +36,9 @@ typedef enum {
 extern const char *const comm_verb_name[COMM_VERBS];
 
 /* The other calls in which ranks wait for each other. Their numbers follow those of the verbs, so
- * that one number can stand for either. */
+ * one number identifies a call of either kind. */
 enum { COMM_BARRIER = COMM_VERBS, COMM_SPLIT, COMM_CALLS };
-/* The names of verbs and of these calls. */
+/* The names of the verbs and of the other calls. */
 extern const char *const comm_call_name[COMM_CALLS];
 
 typedef struct {
@@ -52,7 +53,7 @@ typedef struct {
     double waited; /* the part of `seconds` that was spent waiting for peers */
 } CommCounts;
 
-/* Evenly spaced ranks of a group: first + i stride, for i in [0, size). Every group of a grid is
+/* Evenly spaced ranks of a group: first + i x stride, for i in [0, size). Every group of a grid is
  * such a line. */
 typedef struct {
     int first, stride, size;
@@ -81,7 +82,7 @@ typedef struct {
 struct Comm {
     int rank, size;
     char name[16]; /* name of the group: "world", "dp", ... */
-    CommLine line; /* its ranks as ranks of the world; set by comm_line */
+    CommLine line; /* the members' ranks in the world; set by comm_line */
     const CommOps *ops;
     void *impl;
     Comm *host;         /* owned; carries host calls. NULL: this communicator carries them */
@@ -90,10 +91,11 @@ struct Comm {
                          * a device call */
     double waited;      /* seconds that calls have waited for peers so far; updated by the
                          * transport */
-    Exposed *exposed;   /* of the axis that the group belongs to; NULL: not measured */
-    RecordedCalls recorded; /* for the device's recorder */
+    Exposed *exposed;   /* measures exposed communication on the group's axis; NULL: it is not
+                         * measured */
+    RecordedCalls recorded; /* the calls since group_begin, for the device's recorder */
     Flight *flight;         /* this rank's flight recorder, which notes every call; NULL: none */
-    int flight_group;       /* the group's index there */
+    int flight_group;       /* the group's index in the flight recorder */
     int64_t collectives;    /* how many collectives this rank has begun in this group, including
                              * barriers and splits; not counted in groups of one rank */
     int64_t first_message;  /* number of the flight recorder's entry for the first message since
@@ -106,13 +108,14 @@ Comm comm_self(const char *name);
  * because it frees their events. All enqueued calls must be complete: the caller has synchronized
  * the devices, or has freed device memory, which also synchronizes. */
 void comm_close(Comm *comm);
-/* From now on the calls of this group, and of groups made from it, are noted in this flight
- * recorder; NULL: no longer. The recorder must outlive the groups, or be replaced by NULL first. */
+/* Makes this group, and the groups that are made from it later, note their calls in this flight
+ * recorder; NULL: in none. The recorder must outlive the groups, or be replaced by NULL first. */
 void comm_flight(Comm *comm, Flight *flight);
 /* Returns the counts so far. They are zero for operations that were never called. */
 const CommCounts *comm_counts(const Comm *comm);
-/* For transports: from now on device calls go through `ops` with `impl`, and host calls go through
- * the communicator's previous transport. comm_close closes both, `ops` first. */
+/* Called by a transport: from now on device calls go through `ops` with `impl`, and host calls go
+ * through the communicator's previous transport. comm_close closes both transports, that of the
+ * device calls first. */
 void comm_carry(Comm *comm, const CommOps *ops, void *impl);
 
 /* Reduces x over the ranks, in place, with the same bits on every rank. Sums are computed by op_sum
@@ -128,17 +131,17 @@ void comm_reduce_scatter(Comm *comm, Device *on, Tensor part, Tensor whole);
 void comm_all_gather(Comm *comm, Device *on, Tensor whole, Tensor part);
 /* Copies the root's x to x on all other ranks. */
 void comm_broadcast(Comm *comm, Device *on, Tensor x, int root);
-/* Sends or receives one message. Messages between two ranks match in the order of their calls.
- * Between group_begin and group_end messages are only queued, and group_end carries them out
- * together, so no order of calls can deadlock the ranks. Collectives between the two, in a group
- * without messages, are started together if the transport can do so, else one by one. */
+/* Send or receive one message. Messages between two ranks match in the order of their calls. */
 void comm_send(Comm *comm, Device *on, Tensor x, int to);
 void comm_receive(Comm *comm, Device *on, Tensor x, int from);
+/* Begin and end a group of calls. Messages in between are only queued. group_end carries them out
+ * together, so no order of calls can deadlock the ranks. A group without messages may contain
+ * collectives: the transport starts them together if it can, otherwise one by one. */
 void comm_group_begin(Comm *comm);
 void comm_group_end(Comm *comm);
 /* Calls device_event_wait(on, event) for an event that another stream records after a transfer of
- * this group. If `on` is the device itself and not a view, its compute stream is idle meanwhile, as
- * it is in calls that it carries itself. Both count as exposed communication. */
+ * this group. If `on` is the device itself and not a view, its compute stream is idle during this
+ * wait, so the wait counts as exposed communication. */
 static inline void comm_await(Comm *comm, Device *on, Event *event)
 {
     Exposed *exposed = on->view ? NULL : comm->exposed;
@@ -151,12 +154,12 @@ void comm_barrier(Comm *comm);
 /* Returns the group of the ranks that pass the same color, ordered by key. All ranks of `comm` must
  * call it. `comm` must outlive the new group. */
 Comm comm_split(Comm *comm, const char *name, int color, int key);
-/* Returns the group of the ranks of this line, in its order; this rank must be one of them. All
- * ranks of `comm`, which is a world or was made by comm_line, must call it, each with the line that
- * it belongs to. `comm` must outlive the new group. */
+/* Returns the group of the ranks of this line, in its order; this rank must be one of them. `comm`
+ * is a world or was made by comm_line. All ranks of `comm` must call this function, each with the
+ * line that it belongs to. `comm` must outlive the new group. */
 Comm comm_line(Comm *comm, const char *name, CommLine line);
-/* From now on this rank's host calls in this group wait for the other ranks without a deadline. For
- * a group in which the others wait while one rank works alone. */
+/* From now on this rank's host calls in this group wait for the other ranks without a deadline.
+ * Meant for a group in which all other ranks wait while one rank works alone. */
 void comm_wait_without_limit(Comm *comm);
 
 #endif

@@ -32,7 +32,8 @@ double deadline_sleep(pthread_cond_t *condition, pthread_mutex_t *mutex, double 
 /* ---- error messages -------------------------------------------------------------------------- */
 
 /* Messages name the machines of the ranks that cause the wait, and no others, as "(on HOST)" or
- * "(on HOST; ...": the job script of `./train slurm` leaves out the machine that it finds there. */
+ * "(on HOST; ...". The job script of `./train slurm` finds the machine there and starts the job
+ * again without it. */
 
 /* Writes, for example, "ranks 2, 3 (on n2)". */
 static const char *blamed_text(const BlameWait *wait, const int *rank, int ranks,
@@ -129,7 +130,8 @@ void deadline_add_holder(DeadlineHolder holds)
 
 bool deadline_held_elsewhere(const int *rank, int n)
 {
-    /* Without the mutex: a query may take seconds, and entries are never removed from the list. */
+    /* Do not lock the mutex, because a query may take seconds. This is safe, because entries are
+     * never removed from the list. */
     for (int i = 0; i < atomic_load(&holders.n); i++)
         if (holders.holds[i](rank, n)) return true;
     return false;

@@ -8,10 +8,10 @@
 
 #include <pthread.h>
 
-/* Returns how many of the seconds since `start` count against a deadline, if this thread has slept
- * since then and wanted to wake after `seconds`. On a busy machine it wakes late, and this time
- * counts, too. But if the process was stopped (SIGSTOP), so were its peers perhaps, and it wakes up
- * much later: so at most a twentieth of a second more than `seconds` counts. */
+/* Returns how many of the seconds since `start` count against a deadline. This thread must have
+ * gone to sleep at `start` for `seconds`. On a busy machine it wakes up late, and the delay counts,
+ * too. But if the process was stopped (SIGSTOP), it wakes up much later, and its peers may have
+ * been stopped as well. Therefore at most 0.05 s more than `seconds` counts. */
 double deadline_passed(double start, double seconds);
 
 /* Waits for the condition, which uses CLOCK_MONOTONIC, for at most `seconds`. Returns how many
@@ -19,8 +19,8 @@ double deadline_passed(double start, double seconds);
 double deadline_sleep(pthread_cond_t *condition, pthread_mutex_t *mutex, double seconds);
 
 /* The rank that prints during the run. While it is blocked in a write to a console that nobody
- * reads, such as a stopped terminal or a pager, it does not count as missing: the others wait for
- * it without limit. */
+ * reads, such as a stopped terminal or a pager, it does not count as missing: the other ranks wait
+ * for it without limit. */
 enum { DEADLINE_PRINTS = 0 };
 
 /* Seconds for which a thread that is about to end the program waits for the mutex of a group, whose

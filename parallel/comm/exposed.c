@@ -63,7 +63,8 @@ void exposed_begin(Exposed *e)
     if (e == NULL || !e->on) return;
     /* Nested waits would be counted twice. */
     CHECK(!e->inside, "wait %lld begins inside another", (long long)e->begun);
-    /* The slot is reused. Its pair is complete unless the device is PAIRS waits behind. */
+    /* The slot of the oldest pair is needed again. That pair is complete unless the device is PAIRS
+     * waits behind, so reading it rarely blocks. */
     if (e->begun - e->read == PAIRS) read_oldest(e);
     device_event_record_timed(e->dev, &e->pair[e->begun % PAIRS].before);
     e->inside = true;
@@ -79,8 +80,8 @@ void exposed_end(Exposed *e)
 
 double exposed_take(Exposed *e)
 {
-    /* This waits for the device. It is called rarely, and the report must include the last step's
-     * waits. */
+    /* This waits for the device. That is acceptable, because it is called rarely, and the report
+     * must include the last step's waits. */
     while (e->read < e->begun)
         read_oldest(e);
     double seconds = e->seconds;

@@ -6,8 +6,9 @@
 
 #include "model/core/device.h"
 
-/* What is waited for, measured separately: the axes of the rank grid, and updates of optimizer
- * states in host memory, which are no communication. */
+/* What the compute stream waits for. Each is measured separately: communication on an axis of the
+ * rank grid, and (EXPOSED_HOST) updates of optimizer states in host memory, which are no
+ * communication. */
 typedef enum { EXPOSED_DP, EXPOSED_TP, EXPOSED_PP, EXPOSED_HOST, EXPOSED_AXES } ExposedAxis;
 extern const char *const exposed_axis_name[EXPOSED_AXES]; /* "dp", "tp", "pp", "host" */
 
@@ -20,14 +21,14 @@ Exposed *exposed_create(Device *dev);
 void exposed_destroy(Exposed *exposed);
 /* Turns measuring on or off. */
 void exposed_measure(Exposed *exposed, bool on);
-/* Call these before and after each wait of the compute stream: for an event, or in a collective
- * that this stream carries itself. They do nothing if `exposed` is NULL or measuring is off. Pairs
+/* To be called before and after each wait of the compute stream: for an event, or in a collective
+ * that the stream carries itself. Both do nothing if `exposed` is NULL or measuring is off. Pairs
  * do not nest. The host waits only if the device is hundreds of waits behind. */
 void exposed_begin(Exposed *exposed);
 void exposed_end(Exposed *exposed);
 /* Returns the seconds between the two events of each pair, summed over all pairs since the last
- * call. The host waits for the last pair to complete. An empty pair costs the time to record an
- * event: a microsecond or less. */
+ * call. The host waits for the last pair to complete. A pair without any wait in between adds the
+ * time to record an event: a microsecond or less. */
 double exposed_take(Exposed *exposed);
 
 #endif

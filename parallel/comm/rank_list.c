@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Up to ALL ranks are all listed. Of more, the first PIECES ranges and single ranks are. */
+/* If there are at most ALL ranks, all are listed; of more ranks, only the first PIECES ranges and
+ * single ranks. */
 enum { ALL = 64, PIECES = 10 };
 /* At most HOSTS machines are named, with at most HOST_BYTES bytes of each name. */
 enum { HOSTS = 3, HOST_BYTES = 64 };

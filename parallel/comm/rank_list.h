@@ -8,8 +8,8 @@
 enum { RANK_LIST_BYTES = 512 };
 
 /* Writes one or more ranks, in the order given, as "rank 3", "ranks 3, 4" or "ranks 0, 3-58". Up to
- * 64 ranks are all listed; of more, only the beginning: "ranks 0, 3-58, 64 and 65000 more". Returns
- * text. */
+ * 64 ranks are all listed; of more ranks, only the first ones: "ranks 0, 3-58, 64 and 65000 more".
+ * Returns text. */
 const char *rank_list(const int *rank, int ranks, char *text, size_t n);
 
 /* A function that returns the name of a rank's machine. name NULL: all ranks are on one machine,

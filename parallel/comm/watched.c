@@ -12,13 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How often a deadline is checked while it lasts, and the shortest time between two checks, in
- * seconds. */
+/* A deadline is checked LOOKS times while it lasts, but at most once in shortest_look seconds. */
 enum { LOOKS = 16 };
 static const double shortest_look = 0.005;
 
 static struct {
-    pthread_mutex_t mutex; /* guards the list and what is in the groups for this file */
+    pthread_mutex_t mutex; /* guards the list, and those fields of the groups that this file uses */
     WatchedGroup *groups;
     atomic_bool reported;
 } watched = {.mutex = PTHREAD_MUTEX_INITIALIZER};
@@ -74,7 +73,8 @@ static void describe_oldest(WatchedGroup *g, bool is_new)
 
 static void pass(WatchedGroup *g, double seconds)
 {
-    /* In this order, so that `finished` includes what these looks have found. */
+    /* Read `looks` first, so that `finished` includes what the transport has found in these
+     * looks. */
     uint64_t looks = atomic_load(&g->looks);
     int64_t finished = atomic_load(&g->finished);
     bool waits = finished < atomic_load(&g->begun), is_new = finished != g->oldest;
@@ -82,7 +82,8 @@ static void pass(WatchedGroup *g, double seconds)
         g->waited = g->unseen = 0;
     else
         g->unseen += seconds;
-    /* If the transport has not looked, the call may have ended. */
+    /* Time counts only once the transport has looked again, because until then the call may already
+     * have ended. */
     if (looks != g->seen) {
         g->waited += g->unseen;
         g->unseen = 0;
@@ -103,14 +104,15 @@ static void copy(WatchedGroup *g, WatchedCall *call)
                           .timeout = g->timeout,
                           .waited = g->waited,
                           .unseen = g->unseen};
-    /* In this order, so that finished <= reached <= begun. */
+    /* Read in this order, so that finished <= reached <= begun. */
     call->finished = atomic_load(&g->finished);
     call->reached = atomic_load(&g->reached);
     call->begun = atomic_load(&g->begun);
     memcpy(call->call, g->call, sizeof call->call);
 }
 
-/* Copies what is known of the groups, of at most `room`. Returns their number. */
+/* Copies what is known of the groups to call[0..room). Returns the number of groups, which may be
+ * larger. */
 static int copy_all(WatchedCall *call, int room)
 {
     int n = 0;
@@ -122,7 +124,7 @@ static int copy_all(WatchedCall *call, int room)
 /* A copy of what is known of the groups of a process whose threads are all ranks. */
 typedef struct {
     WatchedCall *call;
-    int *link; /* of WatchedCalls */
+    int *link; /* memory for the linked lists in `calls` */
     WatchedCalls calls;
     BlameWaits waits;
 } Copy;
@@ -136,7 +138,7 @@ static int at_least_ranks(const WatchedMembers *m, int ranks)
     return ranks;
 }
 
-/* Called with the mutex held. */
+/* Makes the copy. Called with the mutex held. */
 static void copy_make(Copy *copy)
 {
     int n = copy_all(NULL, 0), ranks = 1;
@@ -157,8 +159,8 @@ static void copy_free(Copy *copy)
     free(copy->call);
 }
 
-/* Does not count the next `seconds` seconds for groups whose call is excused (watched_is_excused),
- * if this process enforces the deadlines. */
+/* If this process enforces the deadlines, subtracts `seconds`, which are about to be added, from
+ * the time of groups whose call is excused (watched_is_excused). */
 static void excuse(double seconds)
 {
     Copy copy;
@@ -248,7 +250,9 @@ static const WatchedCall *end_of(const WatchedCalls *calls, uint64_t id, int ran
     return NULL;
 }
 
-/* Returns whether the rank's end of a group lacks something for the call with this number. */
+/* Returns whether this end of a group keeps the call with this number from completing, in the way
+ * that `lack` says: its host has not made the call, or its device has not reached it. With
+ * BLAME_NOTHING always true. */
 static bool is_lacking(const WatchedCall *end, int64_t number, BlameLack lack)
 {
     if (lack == BLAME_HOSTS) return end == NULL || end->begun <= number;
@@ -274,7 +278,7 @@ static void find_lack(const WatchedCalls *calls, const WatchedCall *own, BlameWa
 }
 
 /* For blame.h. Returns the group whose oldest incomplete call this rank is in, on the host or on
- * the device. */
+ * the device; NULL: none. */
 static const void *waits_in(void *of, int rank)
 {
     const WatchedCalls *calls = of;
@@ -326,7 +330,8 @@ void watched_end(const BlameWaits *waits, const WatchedCall *late)
     Blame blame = {0};
     char host[RANK_HOSTS_BYTES];
     rank_hosts(&wait.hosts, &late->rank, 1, host, sizeof host);
-    /* The numbers of the devices are old. */
+    /* The transport has not looked at the device for a while, so it is not known who has
+     * arrived. */
     if (!is_seen_late(late))
         fail(EXIT_HANG,
              "%s, or a later call: rank %d has waited %g s (parallel.timeout and %d s more), and "

@@ -1,8 +1,8 @@
-/* watched.h -- groups of ranks whose calls may never end, and whose transport has no deadlines. The
- * transport publishes how far each group of this process has got. The thread that enforces
- * parallel.timeout compares what all ranks have published: it is a thread of this process if all
- * ranks are its threads; otherwise it is in rank 0's process, to which another transport reports
- * the numbers (watched_report). */
+/* watched.h -- groups of ranks whose calls may never end, and whose transport (NCCL's) has no
+ * deadlines. The transport publishes how far each group of this process has got. The thread that
+ * enforces parallel.timeout compares what all ranks have published. It belongs to this process if
+ * all ranks are threads of this process. Otherwise it belongs to rank 0's process, to which another
+ * transport reports the numbers (watched_report). */
 #ifndef PARALLEL_COMM_WATCHED_H
 #define PARALLEL_COMM_WATCHED_H
 
@@ -23,10 +23,11 @@ typedef struct {
 /* Returns these members as runs. Ends the program if they need more than WATCHED_RUNS. */
 WatchedMembers watched_members(const int *rank, int n);
 
-/* One rank's end of a group. The transport fills in the first part before it adds the group. */
+/* The state of a group on one rank, called the rank's end of the group. The transport fills in the
+ * first part before it adds the group. */
 struct WatchedGroup {
     uint64_t id; /* the same on all members, and different from all other groups */
-    int rank;    /* world rank of this end */
+    int rank;    /* this rank's number in the world */
     WatchedMembers members;
     double timeout; /* limit of each call, in seconds; 0: no limit */
     /* Writes a description of the call with this number, like BlameTransport.describe. Must not
@@ -34,16 +35,17 @@ struct WatchedGroup {
     bool (*describe)(WatchedGroup *group, int64_t number, char *text, size_t n);
 
     /* Published by the transport: how many calls the host has begun, the device has reached, and
-     * the device has completed, in order of issue; and how often it has looked at the device. It
-     * increments `looks` after the other counters. */
+     * the device has completed, in order of issue; and how often the transport has looked at the
+     * device. It increments `looks` after the other counters. */
     _Atomic int64_t begun, reached, finished;
     _Atomic uint64_t looks;
-    /* Set by watched.c: how often time was not counted. */
+    /* Counts how often watched.c has not counted time against the deadline. */
     _Atomic int64_t excused;
 
-    /* Used by watched.c, guarded by its mutex: the oldest incomplete call at the last look (-1:
-     * none), its description, and for how many seconds it has been the oldest: up to the
-     * transport's last look (waited), and since then (unseen). */
+    /* Used by watched.c, guarded by its mutex. `oldest` is the number of the oldest call that was
+     * incomplete at the last check (-1: none), and `call` its description. `waited` and `unseen`:
+     * for how many seconds it has been the oldest, until the transport's last look at the device,
+     * and since then. `seen`: the value of `looks` at the last check. */
     WatchedGroup *next;
     int64_t oldest;
     char call[BLAME_CALL_BYTES];
@@ -58,16 +60,17 @@ typedef struct {
     WatchedMembers members;
     int64_t begun, reached, finished;
     double timeout, waited, unseen; /* as in WatchedGroup */
-    double excused;              /* seconds that do not count; set where the deadline is enforced */
-    char call[BLAME_CALL_BYTES]; /* the oldest incomplete call; "" if there is none */
+    double excused;                 /* seconds that do not count against the deadline; set by the
+                                     * process that enforces it */
+    char call[BLAME_CALL_BYTES];    /* the oldest incomplete call; "" if there is none */
 } WatchedCall;
 
 /* Start and stop watching a group. */
 void watched_add(WatchedGroup *group);
 void watched_remove(WatchedGroup *group);
 
-/* From now on another transport reports this process's groups to the process that enforces their
- * deadlines, so nobody in this process enforces them. false: no longer. */
+/* Tells watched.c whether another transport reports this process's groups to the process that
+ * enforces their deadlines. If so, no thread of this process enforces them. */
 void watched_report(bool on);
 bool watched_is_reported(void);
 
@@ -77,7 +80,8 @@ WatchedGroup *watched_pass(double seconds);
 /* Returns after how many seconds watched_pass should be called again: often enough for the shortest
  * timeout, but not more than `longest`. */
 double watched_pace(double longest);
-/* Copies the published state of this process's groups, of at most `room`. Returns their number. */
+/* Copies the published state of this process's groups to call[0..room). Returns the number of
+ * groups; if it is more than `room`, the last groups are not copied. */
 int watched_calls(WatchedCall *call, int room);
 
 /* Returns whether the rank is in a call, on the host or on its device, whose deadline is enforced.
@@ -91,20 +95,23 @@ typedef struct {
     int n;
     const int *first, *next;
 } WatchedCalls;
-/* Links n calls of a world of `ranks` ranks, in first[0..ranks) and next[0..n). */
+/* Makes the linked lists of n calls, in a world of `ranks` ranks: in first[0..ranks) and
+ * next[0..n). */
 WatchedCalls watched_link(const WatchedCall *call, int n, int ranks, int *first, int *next);
-/* For BlameWaits.devices, with a WatchedCalls. */
+/* The transport for BlameWaits.devices. Its `world` is a WatchedCalls. */
 extern const BlameTransport watched_waits;
-/* Returns whether time does not count against the call now: it waits for the host of the rank that
- * prints, whose console is blocked (log_blocked). To be called in that rank's process. */
+/* Returns whether time does not count against the call at the moment, because the call waits for
+ * the host of the rank that prints, whose console is blocked (log_blocked). To be called in that
+ * rank's process. */
 bool watched_is_excused(const BlameWaits *waits, const WatchedCall *call);
-/* Returns whether the call has taken too long. If the transport no longer looks at the device,
- * because it is stuck in a query, the call may take WATCHED_STUCK seconds longer. */
+/* Returns whether the call has taken too long. It may take WATCHED_STUCK seconds longer if the
+ * transport no longer looks at the device because it is stuck in a query. */
 bool watched_is_late(const WatchedCall *call);
 enum { WATCHED_STUCK = 30 };
 /* Ends the program (EXIT_HANG) because of this call, which is one of waits->devices. */
 void watched_end(const BlameWaits *waits, const WatchedCall *late) __attribute__((noreturn));
-/* Does the same because of a group of this process, in which all ranks are threads. */
+/* Does the same in a process in which all ranks are threads, because of the oldest incomplete call
+ * of this group. */
 void watched_end_own(const WatchedGroup *late) __attribute__((noreturn));
 
 #endif

@@ -21,8 +21,8 @@ static void wait_before(Comm *comm, Device *on, int peer)
     if (peer != comm->rank) local_wait(on, &local_group(comm)->member[peer].before);
 }
 
-/* Called when this member has enqueued its part. Returns when every member has done so. If `wait`,
- * this stream also waits until all parts are complete. */
+/* Called when this member has enqueued its part. Blocks until every member has done so. If `wait`,
+ * this member's stream also waits until all parts are complete. */
 static void finish(Comm *comm, Device *on, bool wait)
 {
     LocalGroup *group = local_group(comm);

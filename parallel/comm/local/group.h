@@ -14,13 +14,14 @@
 
 typedef struct LocalGroup LocalGroup;
 
-/* What the guard thread reads of one rank's wait (guard.h). */
+/* What the guard thread reads about one rank's wait (guard.h). */
 typedef struct {
     GuardWatch watch;
-    /* 0 while the rank does not sleep. Otherwise a number that changes whenever its timeout
-     * restarts. While it is not 0, the fields below do not change. */
+    /* 0 while the rank does not sleep. Otherwise a number that changes whenever the rank's timeout
+     * restarts. While `turn` is not 0, the description of the call (group, call, calls) does not
+     * change. */
     _Atomic int64_t turn;
-    int64_t turns; /* the last of these numbers */
+    int64_t turns; /* the last number that `turn` had */
     char group[16];
     const char *call;
     int64_t calls;
@@ -28,10 +29,10 @@ typedef struct {
 
 struct LocalWorld {
     double timeout;      /* limit of each wait, in seconds; 0: no limit */
-    LocalWatch *watched; /* by world rank; NULL without a limit */
+    LocalWatch *watched; /* [ranks of the world]; NULL if there is no limit */
     int yields;          /* number of times that a member polls before it sleeps */
     pthread_mutex_t mutex;
-    BlameRoom *room;    /* for searches; guarded by the mutex */
+    BlameRoom *room;    /* for searches (blame.h); guarded by the mutex */
     LocalGroup *all;    /* the group of all ranks */
     LocalGroup *groups; /* list of the other groups that some member still has open; guarded by the
                          * mutex */
@@ -61,17 +62,17 @@ typedef struct LocalMessage {
     struct LocalMessage *next; /* for a send: the next one to the same peer */
 } LocalMessage;
 
-/* The queue of messages from one rank to another. The sender hands over a list of one group's
- * messages when the previous list has been consumed. The two ranks need no mutex: each writes its
- * data first and increments the atomic counter afterwards. */
+/* The queue of messages from one rank to another. The sender hands over its messages of one group
+ * of calls as a list, after the previous list has been consumed. The two ranks need no mutex: each
+ * writes its data first and increments its atomic counter afterwards. */
 typedef struct {
-    LocalMessage *first, *last; /* messages not yet received; only the sender uses it while it
-                                 * builds the list */
+    LocalMessage *first, *last; /* the list of messages not yet received; while the sender builds
+                                 * it, only the sender uses it */
     Event before, after; /* recorded by the sender at its sends, and by the receiver after its
                           * copies */
-    _Atomic int64_t sent, taken; /* numbers of messages; taken: the receiver has enqueued its
-                                  * copy */
-    _Atomic int64_t seen;        /* how many of `taken` the sender's stream waits for */
+    _Atomic int64_t sent, taken; /* number of messages sent, and of messages whose copy the receiver
+                                  * has enqueued */
+    _Atomic int64_t seen;        /* number of messages whose copies the sender's stream waits for */
     const void *reader;          /* the stream on which `after` was recorded; only the receiver uses
                                   * it */
 } LocalPair;
@@ -93,8 +94,8 @@ typedef struct {
     int64_t calls;    /* number of its calls so far, for error messages */
     int64_t finished; /* collectives that it has completed; guarded by the mutex */
     LocalCall call;   /* written before the call's first meeting; others read it until the last */
-    LocalGroup *made; /* group made by its last split: written between its meetings, read after
-                       * them */
+    LocalGroup *made; /* the group that it has created in its last split: written between the
+                       * split's two meetings, read after the second */
     Event before, after;
     Device device; /* the first device that it named: needed to destroy its events */
     bool noting;   /* true between group_begin and group_end */
@@ -133,47 +134,48 @@ static inline LocalPair *local_pair(LocalGroup *group, int from, int to)
 /* Starts a call: stores it and increments the member's call counter. No other member reads
  * member->call yet. */
 void local_begin(Comm *comm, LocalCall call);
-/* A meeting: returns when all members have called it as often as this one. At a call's first
- * meeting, the program ends if the members do not make the same call. */
+/* Holds a meeting: blocks until all members have called this function as often as this member. At a
+ * call's first meeting, the program ends if the members do not make the same call. */
 void local_meet(Comm *comm);
-/* Returns when the counter has reached `count`: polls a few times, then sleeps until another member
+/* Blocks until the counter has reached `count`: polls a few times, then sleeps until another member
  * wakes this one. Ends the program if a rank that it waits for has left, or if the wait exceeds the
  * timeout. Time in which the process was stopped does not count. The timeout restarts whenever
  * another transport enforces the deadline (local_leaves_deadline). */
 void local_await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
                  LocalWaitingFor waiting_for);
-/* waits.c. Ends the program because of a wait: if `lost`, because ranks have left, else because of
- * the timeout. Called with the group's mutex held. */
+/* waits.c. Ends the program because a wait cannot go on: if `lost`, because ranks that this member
+ * waits for have left; otherwise because of the timeout. Called with the group's mutex held. */
 void local_end_waiting(Comm *comm, bool lost) __attribute__((noreturn));
 /* Returns whether some rank that this member waits for, directly or through other waits, is in a
  * call of another transport that enforces its own deadline (deadline_held_elsewhere). If so, that
- * transport's error message will name the cause. Called with the group's mutex held. Releases it
- * meanwhile. */
+ * transport's error message will name the cause. Called with the group's mutex held; releases it
+ * during the search. */
 bool local_leaves_deadline(Comm *comm);
 /* Begin and end the guard's watch over the waits of all ranks of a world. */
 void local_guard(LocalWorld *world);
 void local_unguard(LocalWorld *world);
-/* Tell the guard that this rank goes to sleep in a call, or that its timeout restarts there; and
- * that it has woken up. */
+/* Tells the guard that this rank goes to sleep in a call, or, if it already sleeps there, that its
+ * timeout restarts. */
 void local_sleeps(Comm *comm);
+/* Tells the guard that this rank has woken up. */
 void local_wakes(Comm *comm);
-/* Returns whether time does not count against the member's deadline now: it waits only for the rank
- * that prints, whose console is blocked (log_blocked). Called with the group's mutex held. Releases
- * it meanwhile. */
+/* Returns whether time does not count against the member's deadline at the moment, because the
+ * member waits only for the rank that prints, whose console is blocked (log_blocked). Called with
+ * the group's mutex held; releases it during the search. */
 bool local_excused(Comm *comm);
 /* Returns the call as error messages describe it. */
 CommCall local_call(const LocalGroup *group, const LocalCall *call);
 /* Writes the call to text[0..n) with comm_call_text. Returns text. */
 const char *local_describe(const LocalGroup *group, const LocalCall *call, char *text, size_t n);
-/* Makes the member check its counter again. Called without the mutex, after the counter was
- * changed. */
+/* Makes the member check the counter that it waits for again. Called without the mutex, after the
+ * counter was changed. */
 void local_wake(LocalGroup *group, LocalMember *member);
-/* Does the same for all members. Called without the mutex, which the caller has held since the
- * change. */
+/* Does the same for all members. The caller has made the change with the mutex held, and has
+ * released the mutex. */
 void local_wake_all(LocalGroup *group);
 
-/* Record an event on the stream of `on`, and make that stream wait for an event. Both do nothing if
- * `on` is NULL. */
+/* local_record records an event on the stream of `on`. local_wait makes that stream wait for an
+ * event. Both do nothing if `on` is NULL. */
 void local_record(Comm *comm, Device *on, Event *event);
 void local_wait(Device *on, Event *event);
 /* Copies src to dst, on the stream of `on`, or on the host if `on` is NULL. */

@@ -82,8 +82,8 @@ void local_world_destroy(LocalWorld *world)
 {
     if (world->watched) local_unguard(world);
     group_free(world->all);
-    /* Free the groups that a rank has left by leaving the world but that not all members have
-     * closed. */
+    /* Free the groups that are still in the list: not all of their members have closed them, but
+     * each has left them by leaving the world. */
     while (world->groups) {
         LocalGroup *group = world->groups;
         world->groups = group->next;
@@ -199,8 +199,9 @@ static Comm local_split(Comm *comm, const char *name, int color, int key)
     return size == 1 ? comm_self(name) : comm_create(group->member[old_rank[0]].made, rank);
 }
 
-/* After the last meeting of a call, members still enqueue waits for each other's events. A member
- * that leaves lets them finish. They need no other rank to do so. */
+/* Waits until the other members no longer use the events of member `rank`, which is about to leave:
+ * after the last meeting of a call they still enqueue waits for these events. They need no other
+ * rank to do so, so this wait ends. */
 static void wait_for_stragglers(LocalGroup *group, int rank)
 {
     for (int i = 0; i < group->size;) {
@@ -237,8 +238,9 @@ static void local_close(Comm *comm)
     LocalWorld *world = group->world;
     LocalMember *self = local_member(comm);
     int rank = self->world_rank;
-    /* Mark it first, so that a rank that waits for this member in another call ends the program.
-     * Otherwise the members that are waited for below might be waiting for that rank. */
+    /* Mark this member as having left before waiting for the stragglers. A rank that waits for this
+     * member in another call then ends the program. Otherwise a straggler might be waiting for that
+     * rank, and none of them would ever continue. */
     pthread_mutex_lock(&world->mutex);
     leave(group, rank);
     if (group == world->all) /* leaving the world also leaves all groups that are not closed yet */
@@ -253,7 +255,7 @@ static void local_close(Comm *comm)
         destroy_event(self, &local_pair(group, i, comm->rank)->after);
     }
     /* The last member to close a group frees it. The world's own group is freed by
-     * local_world_destroy, because ranks may still look there for members that have left. */
+     * local_world_destroy, because other ranks may still check in it which members have left. */
     pthread_mutex_lock(&world->mutex);
     if (group != world->all && --group->open == 0) {
         for (at = &world->groups; *at != group; at = &(*at)->next)

@@ -8,8 +8,9 @@
 #include <math.h>
 #include <sched.h>
 
-/* A wait is slept in at least this many slices of parallel.timeout, none longer than a second. If
- * the process is stopped meanwhile, at most one slice counts, and what deadline_passed adds. */
+/* A waiting member sleeps in slices: at least this many in parallel.timeout, and none longer than a
+ * second. If the process is stopped in one of them, only that slice counts against the timeout, and
+ * the little that deadline_passed adds. */
 enum { SLICES = 16 };
 
 static bool same_call(const LocalGroup *group, const LocalCall *a, const LocalCall *b)
@@ -47,7 +48,7 @@ static void sleep_a_while(Comm *comm, double *patience)
         if (!local_leaves_deadline(comm)) local_end_waiting(comm, false);
         *patience = group->world->timeout;
         local_sleeps(comm);
-        return; /* its peers may have arrived meanwhile */
+        return; /* check the counter again: the peers may have arrived meanwhile */
     }
     if (!isfinite(*patience)) {
         pthread_cond_wait(&self->woken, &group->mutex);
@@ -94,8 +95,9 @@ void local_await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
     comm->waited += seconds_now() - start;
 }
 
-/* Called without the group's mutex, so that the woken member finds it free. The caller has held the
- * mutex since the change that it reports, so the member already sleeps or has seen the change. */
+/* Called without the group's mutex, so that the woken member finds it free. Since the change that
+ * is reported, the caller has held the mutex at least once. So the member already sleeps, or it has
+ * seen the change. */
 static void wake(LocalMember *member)
 {
     if (atomic_load(&member->asleep)) pthread_cond_signal(&member->woken);
@@ -134,8 +136,8 @@ void local_meet(Comm *comm)
     LocalGroup *group = local_group(comm);
     LocalMember *self = local_member(comm);
     pthread_mutex_lock(&group->mutex);
-    int64_t meeting = self->arrived++; /* all members count alike, so the number is the same on
-                                        * all */
+    int64_t meeting = self->arrived++; /* the same number on all members, because all make the same
+                                        * calls */
     if (++group->here == group->size) {
         check_calls(group);
         group->here = 0;

@@ -6,8 +6,9 @@
 
 #include <string.h>
 
-/* Returns whether the member, which is asleep in a receive, waits for this peer. If the message has
- * already arrived, it does not: it only has to wake up, and its peer may be waiting for it. */
+/* Returns whether the member, which is asleep in a receive, waits for this peer. Returns false if
+ * the message has already arrived: then the member only has to wake up, and the peer may be waiting
+ * for the member. */
 static bool has_not_sent(const LocalGroup *group, int rank, int peer)
 {
     const LocalPair *pair = &group->pair[peer * group->size + rank];
@@ -33,8 +34,8 @@ static void waits_in(LocalMember *self, const LocalMessage *m)
                              .backend = m->on ? m->on->backend : NULL};
 }
 
-/* Makes all sends of this group visible to the peers. Their events are recorded first, because a
- * peer may wait for one at once. */
+/* Makes all sends of this group of calls visible to the peers. The events are recorded first,
+ * because a peer's stream may wait for them at once. */
 static void post(Comm *comm)
 {
     LocalGroup *group = local_group(comm);
@@ -73,8 +74,8 @@ static void check_message(const Comm *comm, const LocalPair *pair, const LocalMe
           dtype_name(sent->x.dtype), sent->on ? "" : " in host memory",
           group->member[comm->rank].world_rank, (long long)tensor_count(m->x),
           dtype_name(m->x.dtype), m->on ? "" : " in host memory");
-    /* One event, `after`, covers all messages of a group. If they were received on two streams, the
-     * sender would wait only for the stream that recorded it last. */
+    /* One event, `after`, covers all messages of a group of calls. If they were received on two
+     * streams, the sender would wait only for the stream that recorded the event last. */
     CHECK(pair->seen == pair->taken || (m->on ? m->on->compute.impl : NULL) == pair->reader,
           "group %s: rank %d receives on two streams what rank %d sends in one group", group->name,
           group->member[comm->rank].world_rank, group->member[m->peer].world_rank);
@@ -88,7 +89,7 @@ static void take(Comm *comm, const LocalMessage *m)
     local_await(comm, &pair->sent, pair->taken + 1, has_not_sent);
     check_message(comm, pair, m);
     pair->reader = m->on ? m->on->compute.impl : NULL;
-    /* wait once for all messages of the peer's group */
+    /* one wait covers all messages of the peer's group of calls */
     if (pair->seen == pair->taken) local_wait(m->on, &pair->before);
     local_copy(m->on, m->x, pair->first->x);
     local_record(comm, m->on, &pair->after);

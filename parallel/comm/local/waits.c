@@ -57,7 +57,7 @@ static void describe_call(const LocalGroup *group, const LocalMember *self, char
              local_describe(group, &self->call, call, sizeof call));
 }
 
-/* Returns the wait of the calling thread's own rank, with a list of other ranks in who[]. */
+/* Returns the wait of the calling thread's own rank. who[] receives the ranks that it waits for. */
 static BlameWait own_wait(Comm *comm, bool lost, int who[LOCAL_MAX_RANKS])
 {
     const LocalMember *self = local_member(comm);
@@ -104,8 +104,8 @@ static void describe(void *world, const void *of, int rank, char *text, size_t n
     pthread_mutex_unlock(&group->mutex);
 }
 
-/* The waits of other transports are not followed here: their own deadlines cover them. Searches are
- * made with the world's mutex held. */
+/* Returns the waits of this world's ranks. Waits in other transports are not followed here: their
+ * own deadlines cover them. The world's mutex must be held during a search. */
 static BlameWaits waits_of(LocalWorld *world)
 {
     static const BlameTransport transport = {
@@ -155,7 +155,7 @@ void local_sleeps(Comm *comm)
     LocalWorld *world = local_group(comm)->world;
     if (world->watched == NULL) return;
     LocalWatch *w = &world->watched[self->world_rank];
-    /* A rank that sleeps already has set these fields. */
+    /* If the rank already sleeps in this call, these fields are set. */
     if (atomic_load(&w->turn) == 0) {
         memcpy(w->group, local_group(comm)->name, sizeof w->group);
         w->call = self->call.name;
@@ -179,8 +179,9 @@ bool local_leaves_deadline(Comm *comm)
     BlameWaits waits = waits_of(world);
     int who[LOCAL_MAX_RANKS], reached[LOCAL_MAX_RANKS], n = 0;
     BlameWait wait = own_wait(comm, false, who);
-    /* Lock order: the world's mutex comes before those of groups. Besides, another transport may
-     * take long to reply, and this group's members should continue meanwhile. */
+    /* Release the group's mutex, because the world's mutex must be locked before those of groups.
+     * Besides, another transport may take long to reply, and this group's members should continue
+     * meanwhile. */
     pthread_mutex_unlock(&group->mutex);
     if (mutex_lock_within(&world->mutex, DEADLINE_LOCK)) {
         const int *rank;

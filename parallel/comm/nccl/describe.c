@@ -1,4 +1,4 @@
-/* describe.c -- NCCL calls as messages describe them. */
+/* describe.c -- writes descriptions of NCCL calls for messages. */
 #include "model/core/pool.h"
 #include "parallel/comm/call.h"
 #include "parallel/comm/deadline.h"

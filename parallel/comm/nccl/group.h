@@ -11,9 +11,10 @@
 
 #include <pthread.h>
 
-/* How many of a communicator's last calls are remembered. If a host is further ahead than this,
- * messages name the oldest remembered call instead of the one that the device is in. CUDA queues
- * about as much work before it blocks the host, and there is computation between the calls. */
+/* How many of a communicator's last calls are remembered. If the host is further ahead of the
+ * device than this, messages name the oldest remembered call instead of the one that the device is
+ * in. This is unlikely: CUDA blocks the host when about as many operations are queued, and these
+ * include the computation between the calls. */
 enum { NCCL_RING = 1024 };
 
 /* One call of the host. All calls between group_begin and group_end count as one. */
@@ -46,32 +47,33 @@ struct NcclGroup {
     FILE *log;      /* this rank's log file; NULL: none */
     Device *device;
     Device view;   /* view of the device, for the watchdog */
-    float *memory; /* of the device, for the first uses: memory_bytes */
+    float *memory; /* device memory for the first use of each operation: memory_bytes */
     size_t memory_bytes;
-    /* Recorded around each call, on its stream. The watchdog queries the copies in `asked`, which
-     * the host's later records do not change. */
+    /* The events before and after each call, on the call's stream. The watchdog queries the copies
+     * in `asked`, which do not change when the host records an event again. */
     NcclMarks mark[NCCL_RING], asked[NCCL_RING];
 
     pthread_mutex_t mutex; /* guards the handle, the ring, and changes of the counters */
     NcclHandle *handle;    /* NULL: not connected yet, or already disconnected */
     NcclCall ring[NCCL_RING];
     _Atomic int64_t issued; /* number of calls that have returned and whose event is recorded */
-    NcclGroup *next;        /* list of the watchdog, guarded by its mutex */
+    NcclGroup *next;        /* next in the watchdog's list; guarded by the watchdog's mutex */
     GuardWatch guarded;     /* lets the guard end the program if the watchdog is stuck */
 };
 
 /* nccl.c. Closes the Comm, connected or not. */
 void nccl_close(Comm *comm);
-/* rest.c. */
+/* rest.c. The transport between nccl_prepare and nccl_start, which moves no data. */
 extern const CommOps nccl_rest;
 
 /* watchdog.c. Start and stop watching a group. */
 void nccl_watch(NcclGroup *group);
 void nccl_unwatch(NcclGroup *group);
-/* The host reports to the watchdog: a call begins; another call joins the same group_begin; the
- * call has returned and its event is recorded. */
+/* The host tells the watchdog that a call begins. */
 void nccl_call_begins(NcclGroup *group, NcclCall call);
+/* The host tells the watchdog that another call has joined the same group_begin. */
 void nccl_call_grows(NcclGroup *group);
+/* The host tells the watchdog that the call has returned and its event is recorded. */
 void nccl_call_ends(NcclGroup *group);
 
 /* failure.c. Makes this thread print messages as the group's rank: with its number, its place in

@@ -116,10 +116,10 @@ typedef struct {
 #undef X
 } NcclLibrary;
 
-/* Returns the open library (nccl_open). It stays open until the process ends. */
+/* Returns the library that nccl_open has opened. It stays open until the process ends. */
 const NcclLibrary *nccl_library(void);
-/* For tests: replaces the library with these functions, which the next nccl_open opens. NULL
- * restores the real library. */
+/* For tests: the next nccl_open uses these functions instead of the library's. NULL restores the
+ * real library. */
 void nccl_library_use(const NcclLibrary *functions);
 
 #endif

@@ -47,23 +47,25 @@ static void require(NcclGroup *g, NcclResult result)
     if (result != NCCL_SUCCESS) nccl_end_failed(g, nccl_calls(g) - 1, result);
 }
 
-/* Record one event before the call, and another after it has returned. */
+/* Records an event before a call. */
 static void begins(NcclGroup *g, Device *on, NcclCall call)
 {
     device_event_record(on, &g->mark[nccl_calls(g) % NCCL_RING].before);
     nccl_call_begins(g, call);
 }
 
+/* Records an event after a call has returned. */
 static void ends(NcclGroup *g, Device *on)
 {
     device_event_record(on, &g->mark[(nccl_calls(g) - 1) % NCCL_RING].after);
     nccl_call_ends(g);
 }
 
-/* NCCL's groups belong to a thread: this is the member with an open group, or NULL. */
+/* The member whose group of calls is open in this thread, or NULL: NCCL's groups of calls belong to
+ * a thread. */
 static _Thread_local const Member *grouping;
 
-/* Called before each NCCL call that a device carries. */
+/* Called before a device's NCCL call. The first call of a group also begins NCCL's group. */
 static void begin(Member *m, Device *on, NcclCall call)
 {
     NcclGroup *g = m->group;
@@ -87,7 +89,7 @@ static void begin(Member *m, Device *on, NcclCall call)
     require(g, nccl_library()->group_start());
 }
 
-/* Called after each NCCL call that a device carries. */
+/* Called after a device's NCCL call. Ends the program if the call has failed. */
 static void end(Member *m, Device *on, NcclResult result)
 {
     require(m->group, result);
@@ -217,8 +219,8 @@ static void set_handle(NcclGroup *g, NcclHandle *handle)
     pthread_mutex_unlock(&g->mutex);
 }
 
-/* In groups of more members, not all of them tell all others their world rank
- * (rank_runs_gather). */
+/* In groups of up to GATHERED members, each tells all others its world rank. In larger groups this
+ * is avoided if possible (rank_runs_gather). */
 enum { GATHERED = 64 };
 
 /* Allocates the group's events and memory, so that nothing is allocated after the first
@@ -251,7 +253,7 @@ static NcclGroup *group_create(Comm *comm, Device *dev, NcclUse use, double time
     return g;
 }
 
-/* Rank 0 creates the id, and the host's communicator broadcasts it. */
+/* Connects the group. Rank 0 creates NCCL's id, and the host's communicator broadcasts it. */
 static void group_open(NcclGroup *g, Comm *host)
 {
     const NcclLibrary *nccl = nccl_library();
@@ -271,8 +273,8 @@ static void group_open(NcclGroup *g, Comm *host)
     nccl_call_ends(g);
 }
 
-/* NCCL requires that no call is in progress: the caller has synchronized the device, or has freed
- * device memory, which also synchronizes. */
+/* Disconnects and frees the group. NCCL requires that no call is in progress: the caller has
+ * synchronized the device, or has freed device memory, which also synchronizes. */
 static void group_close(NcclGroup *g)
 {
     NcclHandle *handle = g->handle;

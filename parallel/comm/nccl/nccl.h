@@ -5,9 +5,10 @@
  * library.h, so no build needs nccl.h. One thread issues all calls of a device. NCCL has no
  * deadlines, so one thread of the process checks all communicators for errors and publishes how far
  * their calls have got (watched.h). If ranks are processes, rank 0's process enforces
- * parallel.timeout. If instead all ranks are threads of one process, this thread enforces it. That
- * is for tests and measurements: a run starts a process for each GPU (launch.h). Any failure ends
- * the process with a message that contains NCCL's own error text and the call. Nothing is retried.
+ * parallel.timeout. If instead all ranks are threads of one process, this thread enforces it. Ranks
+ * are threads only in tests and measurements: a run starts a process for each GPU (launch.h). Any
+ * failure ends the process with a message that contains NCCL's own error text and the call. Nothing
+ * is retried.
  *
  * NCCL adds in its own order, which is the same on all ranks. 16-bit sums are rounded at each step.
  * A maximum may lose a NaN. */
@@ -59,19 +60,23 @@ typedef struct {
  * have not arrived. comm_close closes both communicators. It must be called before the device is
  * closed, and waits for the device first. */
 void nccl_connect(Comm *comm, Device *dev, NcclUse use, double timeout);
-/* Do the same in three steps, for ranks with several communicators. Allocating or releasing memory
- * of a device may wait for the work of other devices, such as an NCCL call that waits for a rank
- * that is allocating. So all ranks must pass a barrier between the last allocation and the first
- * NCCL call. nccl_connect has a barrier of the group before nccl_start and after it. nccl_prepare
- * allocates everything. From then on device calls of `comm` move nothing, so that computation can
- * be warmed up between them. They are not counted. nccl_start connects, for which NCCL allocates
- * memory, and nccl_use_first uses each operation once. In these two NCCL starts threads, so they
- * hold signals (signals_hold in pool.h). */
+/* nccl_prepare, nccl_start and nccl_use_first do the same as nccl_connect in three steps, for ranks
+ * with several communicators. All ranks must pass a barrier between the last allocation of device
+ * memory and the first NCCL call: allocating or releasing memory of a device may wait for the work
+ * of other devices, such as an NCCL call that itself waits for the rank that is allocating.
+ * nccl_connect therefore has a barrier of the group before nccl_start and after it.
+ *
+ * nccl_prepare allocates everything. From then on device calls of `comm` move no data and are not
+ * counted, so that computation can be warmed up between them. */
 void nccl_prepare(Comm *comm, Device *dev, NcclUse use, double timeout);
+/* Connects the ranks, for which NCCL allocates memory and starts threads. Those threads block
+ * signals (signals_hold in pool.h). */
 void nccl_start(Comm *comm);
+/* Uses each operation once. NCCL may start threads here, too, which also block signals. */
 void nccl_use_first(Comm *comm);
-/* Prepares `comm` to use the NCCL communicator of `connected`, which is prepared: a group of the
- * same ranks in the same order. Call nccl_start for both, and close `comm` before `connected`. */
+/* Prepares `comm` to use the NCCL communicator of `connected`, a group of the same ranks in the
+ * same order for which nccl_prepare has been called. Call nccl_start for both, and close `comm`
+ * before `connected`. */
 void nccl_share(Comm *comm, const Comm *connected);
 
 /* Estimates the bytes of device memory that rank `rank` of a communicator of this many ranks takes;
@@ -79,7 +84,8 @@ void nccl_share(Comm *comm, const Comm *connected);
  * change NCCL's memory. */
 size_t nccl_reserve(int rank, int ranks, NcclUse use);
 /* Returns a value for NCCL_MAX_CTAS that would reduce the memory of a communicator with this
- * NcclUse.max_ctas, or 0 if it has as few channels already. */
+ * NcclUse.max_ctas, or 0 if that communicator already has so few channels that this would not
+ * help. */
 int nccl_fewer_channels(int max_ctas);
 
 #endif

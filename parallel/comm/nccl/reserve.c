@@ -22,10 +22,11 @@ enum { MULTICAST_RANKS = 8 };
 static const size_t low_latency = 5439488, simple = 4 * MIB;
 /* Allocations that are shared between GPUs are rounded up to this size (CUDA_IPC_MIN). */
 static const size_t grain = 2 * MIB;
-/* Multicast, with more than two ranks (transport/nvls.cc): for each channel and rank of the machine
- * two directions of 8 steps of 128 KiB; and one allocation for credits. */
+/* Bytes for multicast, which is used with more than two ranks (transport/nvls.cc): for each channel
+ * and each rank of the machine, two directions of 8 steps of 128 KiB; and one allocation for
+ * credits. */
 static const size_t multicast_part = 2 * MIB, multicast_credits = 2 * MIB;
-/* Tables of channels and peers, events, and the work queue. */
+/* Bytes for tables of channels and peers, for events, and for the work queue. */
 static const size_t tables = 8 * MIB;
 
 /* Returns the value of the environment variable if it is a positive number, else `other`. */
@@ -36,16 +37,17 @@ static size_t setting(const char *name, size_t other)
     return value > 0 ? (size_t)value : other;
 }
 
-/* Bytes of one connection: the receiver's buffers and the sender's counters (transport/p2p.cc). */
+/* Returns the bytes of one connection: the receiver's buffers and the sender's counters
+ * (transport/p2p.cc). */
 static size_t connection(void)
 {
     size_t buffers = low_latency + setting("NCCL_BUFFSIZE", simple);
     return (buffers + grain - 1) / grain * grain + grain;
 }
 
-/* Number of channels for messages, a power of two. With 18 NVLink links and two channels per link
- * it is the largest that NCCL allows (graph/paths.cc). The first message to a peer opens all of
- * them (enqueue.cc). */
+/* Returns the number of channels for messages, a power of two. With 18 NVLink links and two
+ * channels per link it is the largest that NCCL allows (graph/paths.cc). The first message to a
+ * peer opens all of them (enqueue.cc). */
 static size_t message_channels(size_t channels)
 {
     size_t power = 1;

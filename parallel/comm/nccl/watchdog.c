@@ -1,7 +1,7 @@
 /* watchdog.c -- one thread of the process watches all NCCL communicators. It checks them for errors
  * that no call returns, and publishes how far their devices have got (watched.h). If all ranks are
  * threads of this process, it also ends the program if a call takes longer than parallel.timeout,
- * on the host or afterwards on the device. If ranks are processes, rank 0's process does. */
+ * on the host or afterwards on the device. If ranks are processes, rank 0's process does this. */
 #include "model/core/hash.h"
 #include "model/core/min_max.h"
 #include "model/core/pool.h"
@@ -28,8 +28,8 @@ void nccl_call_begins(NcclGroup *g, NcclCall call)
 {
     pthread_mutex_lock(&g->mutex);
     g->ring[nccl_calls(g) % NCCL_RING] = call;
-    atomic_fetch_add(&g->watched.begun, 1); /* after the entry, which the guard reads without the
-                                             * mutex */
+    atomic_fetch_add(&g->watched.begun, 1); /* after the ring's entry, which the guard reads without
+                                             * the mutex */
     pthread_mutex_unlock(&g->mutex);
 }
 
@@ -62,12 +62,13 @@ static bool has_reached(NcclGroup *g, Event *event)
     return device_event_reached(&g->view, event);
 }
 
-/* Returns how many of these calls the device has completed. Calls of one communicator complete in
- * order. */
+/* Returns how many of the `issued` calls the device has completed. Calls of one communicator
+ * complete in order. */
 static int64_t completed(NcclGroup *g, int64_t issued)
 {
     int64_t finished = atomic_load(&g->watched.finished);
-    /* The events of calls older than the ring have been reused. */
+    /* The events of older calls than the ring holds have been reused, so such calls count as
+     * completed. */
     if (finished <= issued - NCCL_RING) finished = issued - NCCL_RING + 1;
     /* Check the last call first: if the device has kept up, one query is enough. */
     if (has_reached(g, &g->asked[(issued - 1) % NCCL_RING].after)) return issued;
@@ -199,7 +200,8 @@ static void guard_describe(const void *context, char *text, size_t n)
     const NcclGroup *g = context;
     int64_t first = g->watched.finished, last = g->watched.begun - 1;
     const char *name = g->ring[last % NCCL_RING].name;
-    /* The device may have got further than at the watchdog's last look. */
+    /* The device may have got further than at the watchdog's last look, so name all calls since
+     * then. */
     if (first == last)
         snprintf(text, n, "group %s, call %lld, %s", g->name, (long long)last, name);
     else
@@ -207,14 +209,15 @@ static void guard_describe(const void *context, char *text, size_t n)
                  (long long)last, name);
 }
 
-/* If ranks are processes, rank 0's process enforces the deadlines, and ends this one if the
- * watchdog is stuck. */
+/* Returns whether the guard must watch the group, because this process enforces its deadlines. If
+ * ranks are processes, rank 0's process enforces them, and ends this process if the watchdog is
+ * stuck. */
 static bool is_guarded(const NcclGroup *g)
 {
     return g->timeout > 0 && !watched_is_reported();
 }
 
-/* Copies to the published group (WatchedGroup) what it has in common with the watchdog's group. */
+/* Fills in the WatchedGroup, in which the progress of the group is published, and adds it. */
 static void publish(NcclGroup *g)
 {
     WatchedGroup *w = &g->watched;

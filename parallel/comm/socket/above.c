@@ -21,20 +21,20 @@ static void end_in_silence(SocketService *service, ExitCode code)
     ends_now(code);
 }
 
-/* Returns whether this process ignores the failure of another rank: this rank itself fails, or all
- * have left. */
+/* Returns whether this process ignores the failure of another rank, because this rank itself fails,
+ * or because all ranks have left. */
 static bool goes_its_way(SocketService *service)
 {
     if (atomic_load(&service->granted) || service->farewell) return true;
     if (!service->links->joined || !atomic_load(&service->claiming)) return false;
     atomic_store(&service->alone, true);
-    atomic_store(&service->granted, true); /* there is nobody who could grant it */
+    atomic_store(&service->granted, true); /* no rank could grant it */
     return true;
 }
 
 /* Rank 0's process has ended without a verdict, or the network to it has failed. So this process
- * ends, too, unless this rank itself fails. The launcher reports the loss; without one, a rank of
- * each machine does. */
+ * ends, too, unless this rank itself fails. The launcher reports the loss; without a launcher, one
+ * rank of each machine does. */
 void socket_above_lose_rank_0(SocketService *service)
 {
     const SocketLinks *links = service->links;
@@ -68,9 +68,10 @@ static bool speaks_without_rank_0(const SocketService *service)
     return !service->links->joined || socket_links_speaks(service->links, service->rank);
 }
 
-/* Returns after how many seconds more than the timeout this rank ends the program because rank 0 is
- * silent. Joined ranks may be cut off from all others, so none leaves this to another one: the
- * lowest rank of each machine prints the error, and the others end silently. */
+/* Returns how many seconds after the timeout this rank ends the program because rank 0 is silent.
+ * If the ranks have a launcher, rank r does so after r seconds. Joined ranks may be cut off from
+ * all other machines, so they do not rely on other ranks: the lowest rank of each machine prints
+ * the error, and a moment later its other ranks end silently. */
 static double turn(const SocketService *service)
 {
     const double first = 0.5, others = 1;
@@ -78,9 +79,10 @@ static double turn(const SocketService *service)
     return speaks_without_rank_0(service) ? first : others;
 }
 
-/* Returns the deadline that this rank's wait has exceeded by at least `by` seconds, or 0 if there
- * is none. Rank 0 is silent, so nobody else enforces these deadlines. Writes a description of the
- * wait to `call`. */
+/* Returns the timeout that a wait of this rank has exceeded, or 0 if there is none, and writes a
+ * description of the wait to `call`. A wait of the host must have exceeded it by at least `by`
+ * seconds; for calls in watched groups, watched_is_late decides. Rank 0 is silent, so no other
+ * process enforces these timeouts. */
 static double late_wait(SocketService *service, double by, char call[BLAME_CALL_BYTES])
 {
     double timeout = service->timeout;
@@ -89,7 +91,7 @@ static double late_wait(SocketService *service, double by, char call[BLAME_CALL_
     snprintf(call, BLAME_CALL_BYTES, "%s", service->wait.call);
     pthread_mutex_unlock(&service->mutex);
     if (waits && timeout > 0 && service->waited >= timeout + by) return timeout;
-    for (int i = 0; i < service->watches; i++) { /* as reported last */
+    for (int i = 0; i < service->watches; i++) { /* as this rank has last reported them */
         if (!watched_is_late(&service->watched[i])) continue;
         snprintf(call, BLAME_CALL_BYTES, "%s", service->watched[i].call);
         return service->watched[i].timeout;
@@ -112,14 +114,15 @@ static void end_without_rank_0(SocketService *service, double timeout, const cha
     Blame blame = {.kind = BLAME_THEMSELVES};
     socket_relay_end(service, PACKET_LOST, EXIT_HANG);
     if (timeout <= 0 || !speaks_without_rank_0(service)) ends_now(EXIT_HANG);
-    atomic_store(&service->granted, true); /* there is nobody who could grant it */
+    atomic_store(&service->granted, true); /* no rank could grant it */
     dumps_end_alone();
     snprintf(wait.call, sizeof wait.call, "%s", call);
     log_set_rank(service->rank, service->links->place[service->rank]);
     deadline_end_waiting(&wait, timeout, &blame);
 }
 
-/* A rank above this one ends because rank 0 is silent. */
+/* Called when a rank above this one ends because rank 0 is silent. Ends this process, too, unless
+ * this rank itself fails. */
 void socket_above_lose_silent_rank_0(SocketService *service)
 {
     char call[BLAME_CALL_BYTES];

@@ -29,8 +29,8 @@ static Tensor *sources(SocketGroup *group)
 
 /* ---- small tensors: over member 0 ------------------------------------------------------------ */
 
-/* Returns how many elements of a contribution like x are sent with one meeting; 0: the ranks
- * exchange x in blocks. */
+/* Returns how many elements of x each member contributes to one meeting at most; 0: x is too large,
+ * and the ranks exchange it in blocks. */
 static int64_t elements_at_once(const SocketGroup *group, Tensor x)
 {
     int64_t size = socket_size(group), room = (int64_t)group->meeting_bytes / size,
@@ -53,7 +53,7 @@ static Tensor combine(Comm *comm, Device *on, Tensor x, ReduceOp op)
     return src[0];
 }
 
-/* All-reduces elements [at, at + n) through member 0. */
+/* All-reduces x, elements [at, at + n) of the call's tensor, through member 0. */
 static void all_reduce_over_0(Comm *comm, SocketFrame call, Device *on, Tensor x, int64_t at,
                               ReduceOp op)
 {
@@ -85,8 +85,8 @@ static void answer_parts(Comm *comm, Tensor x, int64_t part, int64_t at)
     }
 }
 
-/* Reduce-scatters x, elements [at, at + n) of `whole`, through member 0. A rank stores those that
- * fall into its own part. */
+/* Reduce-scatters x, elements [at, at + n) of `whole`, through member 0. Each rank stores the
+ * elements that fall into its own part. */
 static void reduce_scatter_over_0(Comm *comm, SocketFrame call, Device *on, Tensor part, Tensor x,
                                   int64_t at)
 {
@@ -108,7 +108,7 @@ static void reduce_scatter_over_0(Comm *comm, SocketFrame call, Device *on, Tens
                (size_t)(last - first) * size);
 }
 
-/* All-gathers elements [at, at + n) of each part through member 0; x are this rank's. */
+/* All-gathers elements [at, at + n) of each part through member 0; x holds this rank's. */
 static void all_gather_over_0(Comm *comm, SocketFrame call, Tensor whole, Tensor x, int64_t part,
                               int64_t at)
 {
@@ -122,7 +122,7 @@ static void all_gather_over_0(Comm *comm, SocketFrame call, Tensor whole, Tensor
                 group->contribution + (size_t)i * bytes, bytes);
 }
 
-/* Broadcasts elements [at, at + n) through member 0. */
+/* Broadcasts x, elements [at, at + n) of the call's tensor, through member 0. */
 static void broadcast_over_0(Comm *comm, SocketFrame call, Tensor x, int64_t at, int root)
 {
     SocketGroup *group = socket_group(comm);
@@ -162,8 +162,9 @@ static int64_t prepare_blocks(Comm *comm, DType dtype)
     return (int64_t)(block_bytes(comm) / dtype_size(dtype));
 }
 
-/* Exchanges elements [at, at + n) of each rank's part of x, where rank i's part begins at i * share
- * and the last parts end at `all`. Each rank sums its own into dst. */
+/* Exchanges elements [at, at + n) of each rank's part of x. Rank i's part begins at element i x
+ * share, and no part goes beyond element `all`. Each rank reduces the elements of its own part into
+ * dst. */
 static void reduce_block(Comm *comm, Device *on, Tensor x, int64_t share, int64_t all, int64_t at,
                          int64_t n, Tensor dst, ReduceOp op)
 {
@@ -183,7 +184,8 @@ static void reduce_block(Comm *comm, Device *on, Tensor x, int64_t share, int64_
     if (mine > 0) comm_combine(on, dst, src, comm->size, op);
 }
 
-/* Sends the block that this rank has summed in reduce_block to all ranks, and receives theirs. */
+/* Sends the block that this rank has reduced in reduce_block to all other ranks, and receives
+ * theirs. */
 static void gather_block(Comm *comm, Tensor x, int64_t share, int64_t at, int64_t n)
 {
     SocketGroup *group = socket_group(comm);

@@ -13,7 +13,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Milliseconds until the next attempt to connect: after the first attempt, and at most. */
+/* Milliseconds until the next attempt to connect: FIRST_PAUSE after the first attempt, then twice
+ * as long after each further one, up to LONGEST_PAUSE. */
 enum { FIRST_PAUSE = 2, LONGEST_PAUSE = 200 };
 /* Seconds that an accepted connection has to prove that it belongs to a rank; and seconds before it
  * may be dropped to make room for another one. A rank that was dropped connects again. */
@@ -57,7 +58,8 @@ static void retry(SocketPeer *peer)
     peer->again = seconds_now() + 1e-3 * peer->pause;
 }
 
-/* Gives up: nobody listens there any more, or a process that is no rank. */
+/* Gives up the connection: no process listens at the peer's address any more, or one that is no
+ * rank. */
 static void give_up(SocketPeer *peer)
 {
     if (peer->fd >= 0) close(peer->fd);
@@ -81,7 +83,8 @@ static void prove(SocketWorld *world, SocketPeer *peer)
 /* Handles a failed attempt to connect. */
 static void refused(SocketPeer *peer, int error)
 {
-    /* A network or a machine may recover. EAGAIN: too many connections wait to be accepted. */
+    /* Retry after all other errors: a network or a machine may recover. EAGAIN means that too many
+     * connections wait to be accepted. */
     if (error == ECONNREFUSED || error == ENOENT || error == EACCES || error == EPERM)
         give_up(peer);
     else
@@ -170,7 +173,7 @@ static void meet_strangers(SocketWorld *world)
     world->strangers = n;
 }
 
-/* Makes room for another stranger. Returns false if all have only just connected. */
+/* Makes room for another stranger. Returns false if even the oldest one has only just connected. */
 static bool make_room(SocketWorld *world)
 {
     if (world->strangers < STRANGERS) return true;

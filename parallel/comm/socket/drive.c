@@ -12,7 +12,7 @@
 
 /* Times in milliseconds. SHORT_WAIT: a wait that lasts longer is reported to rank 0; for a shorter
  * one no message is sent. LOOK_AGAIN: longest time between two checks of a reported wait.
- * STRANGERS_AGAIN: the same while there is no room for another stranger. */
+ * STRANGERS_AGAIN: longest time between two checks whether there is room for another stranger. */
 enum { SHORT_WAIT = 20, LOOK_AGAIN = 1000, STRANGERS_AGAIN = 50 };
 
 /* After a connection was lost, a rank waits this long for rank 0 to end the program, which should
@@ -54,8 +54,8 @@ static void name_rank(SocketWait *wait, int rank, bool gone)
     }
 }
 
-/* Handles a connection to a peer with a lower rank that is not established yet. `member`: a member,
- * or another purpose. */
+/* Handles a connection to a peer with a lower rank that is not established yet. `member`: the
+ * member that the peer is, or another purpose. */
 static void pass_connecting(SocketPass *pass, const SocketPeer *peer, int member)
 {
     if (peer->state == PEER_CONNECTS)
@@ -112,7 +112,8 @@ static void pass_member(SocketPass *pass, SocketGroup *group, int member, bool e
 
 static void add_accepting(SocketPass *pass, SocketWorld *world)
 {
-    /* Without room for another one, poll would return at once, again and again. */
+    /* Without room for another stranger the listener is not polled: poll would return at once,
+     * again and again. */
     if (world->strangers < STRANGERS)
         add(pass, world->links->listener[world->rank], POLLIN, ACCEPTS);
     else
@@ -244,8 +245,8 @@ void socket_drive(Comm *comm, int members, SocketExpects expects)
                  group->share.name, group->world->rank);
         bool moved = act(group, members, expects);
         still = moved ? 0 : still + seconds;
-        /* A transfer that makes progress begins a new wait. In a meeting this is not so: it waits
-         * for the last rank, however many arrive before. */
+        /* A transfer that makes progress begins a new wait. In a meeting it does not: the rank
+         * waits for the last member, however many members arrive before. */
         if (moved && !group->meeting) {
             if (reported) socket_service_goes_on(service);
             reported = false;

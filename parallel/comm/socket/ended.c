@@ -51,9 +51,9 @@ static void end_for_ended(SocketHub *hub, int rank)
     ends_now(EXIT_PEER_LOST);
 }
 
-/* Ends the program if the process of a rank has ended that had not left the world, or that forwards
- * packets for others. If several have ended, the order of the launcher's reports shows which was
- * the first. */
+/* Ends the program if the process of a rank has ended although the rank had not left the world, or
+ * although it forwards packets for others. If several processes have ended, the order of the
+ * launcher's reports shows which was the first. */
 static void judge_ended(SocketHub *hub, double passed)
 {
     int first = -1;

@@ -16,9 +16,10 @@ typedef enum {
                    * contributions */
     FRAME_ODD,    /* before the ARRIVE: the call of rank `number` below the sender, which differs
                    * from the sender's */
-    FRAME_MET,    /* from the parent: all have arrived; the data are the answer */
-    FRAME_OFFER,  /* a message can be sent */
-    FRAME_ACCEPT, /* the receiver of the oldest offered message waits for its data */
+    FRAME_MET,    /* from the parent: all members have arrived; the data are the answer */
+    FRAME_OFFER,  /* the sender has a message for the receiver and can send it */
+    FRAME_ACCEPT, /* reply to the oldest offer of the group: the receiver waits for the message's
+                   * data */
     FRAME_DATA    /* elements of a tensor that the receiver expects */
 } SocketFrameKind;
 
@@ -48,8 +49,8 @@ typedef enum {
     PACKET_ASK,      /* from rank 0: report at once */
     PACKET_VERDICT,  /* from rank 0: another rank has failed; end with this code */
     PACKET_FAREWELL, /* from rank 0, to ranks without a launcher: all ranks have left the world */
-    PACKET_TREE,     /* to rank 0: the last packet on this connection; all others will come over the
-                      * tree */
+    PACKET_TREE,     /* to rank 0: the last packet on this connection; all later packets will come
+                      * over the tree */
     PACKET_LOST,     /* to rank 0: the process of a child of the sender has ended. From the parent:
                       * rank 0's process has ended (EXIT_PEER_LOST), or is silent (EXIT_HANG) */
     PACKET_DUMP,     /* to rank 0: a request for a dump of the flight recorders (dumps.h), number
@@ -75,7 +76,7 @@ typedef struct {
                      * above it; -1: none */
     int32_t code;   /* exit code, or the wait status of an ended process */
     int32_t spoken; /* of an ENDED: the process has printed an error message */
-    uint64_t asked; /* of an ASK, of a DUMP: its number */
+    uint64_t asked; /* number of the question (ASK) or of the dump (DUMP) */
 } SocketWord;
 
 static inline SocketWord socket_word(SocketPacketKind kind)
@@ -83,8 +84,9 @@ static inline SocketWord socket_word(SocketPacketKind kind)
     return (SocketWord){.head = {.bytes = sizeof(SocketWord), .kind = (int32_t)kind}};
 }
 
-/* The state of one group of a rank. The first packets about a group also list its members. If one
- * packet cannot hold them, because they are too unevenly spaced, only member 0 sends them. */
+/* The state of one group of a rank. The first packets about a group also list its members. If the
+ * ranks are so unevenly spaced that one packet cannot hold the list, only member 0 sends it, in
+ * several packets. */
 enum { RUNS_IN_PACKET = 64 };
 typedef struct {
     SocketPacketHead head;
@@ -98,26 +100,28 @@ typedef struct {
     RankRun run[RUNS_IN_PACKET];
 } SocketGroupReport;
 
-/* Describes the wait of a rank after it has left all groups: rank 0 waits for the others to leave,
- * another rank until its last report can be sent. */
+/* Describes the wait of a rank that has left all groups. Rank 0 waits until all other ranks have
+ * left. Another rank waits until its last report can be sent; a joined rank waits until all ranks
+ * have left. */
 #define SOCKET_LAST_WAIT "end of the program"
 
-/* What a rank waits for. It names at most SOCKET_NAMED ranks. */
+/* What a rank waits for. It names at most SOCKET_NAMED ranks that are waited for, and as many that
+ * have closed their connection. */
 enum { SOCKET_NAMED = 64 };
 typedef struct {
     int32_t waits;
     int32_t unlimited; /* the wait has no deadline */
     int32_t meets;     /* it waits in a meeting: rank 0 knows from all reports who has not
                         * arrived */
-    int32_t whos;      /* otherwise: number of ranks that it waits for, */
-    int32_t gones;     /* and number of those that have closed their connection; at most
+    int32_t whos;      /* number of ranks in rank[] that it waits for, */
+    int32_t gones;     /* and of ranks after them there that have closed their connection: at most
                         * SOCKET_NAMED each */
     int32_t zero;
-    uint64_t wait; /* number of this wait; each has its own deadline */
+    uint64_t wait; /* number of this wait; each wait has its own deadline */
     uint64_t group;
     int64_t meeting;    /* number of the meeting */
-    uint64_t confirmed; /* the latest question of rank 0 after which the rank has confirmed that it
-                         * still waits */
+    uint64_t confirmed; /* number of rank 0's latest question after which the rank has confirmed
+                         * that it still waits */
     char call[BLAME_CALL_BYTES];
     int32_t rank[2 * SOCKET_NAMED]; /* `whos` world ranks, then `gones` */
 } SocketWait;
@@ -129,8 +133,8 @@ typedef struct {
     SocketWait wait;
 } SocketReport;
 
-/* The state of one of a rank's watched groups, which belong to another transport: number `at` of
- * `calls`. */
+/* The state of one of a rank's watched groups (watched.h), whose transport is another one. The rank
+ * has `calls` such groups; this is number `at` of them. */
 enum { WATCHED_IN_REPORT = 16 };
 typedef struct {
     SocketPacketHead head;

@@ -13,8 +13,9 @@ enum { PROGRAM_BYTES = 8, LABEL_BYTES = 16 };
 enum { AT_VERSION = 8, AT_RANK = 12, AT_NAME = 16, AT_NONCE = 24, NONCE_BYTES = 32 };
 _Static_assert((int)AT_NONCE + (int)NONCE_BYTES == (int)HANDSHAKE_HELLO_BYTES, "layout of a hello");
 
-/* [accepts]: how the hello and the code of this side begin. They differ, so a side refuses its own
- * bytes if they are sent back to it, or if a socket is connected to itself. */
+/* Indexed by whether this side accepts: the beginning of its hello, and the beginning of the text
+ * from which its code is computed. Those of the two sides differ, so a side refuses its own bytes
+ * if they are sent back to it, or if a socket is connected to itself. */
 static const char *const program[2] = {"train.c>", "train.c<"};
 static const char *const label[2] = {"train.c connects", "train.c accepts "};
 
@@ -32,7 +33,7 @@ static uint64_t get_number(const unsigned char *from, int bytes)
     return number;
 }
 
-/* Queues bytes. */
+/* Queues bytes to be sent. */
 static void put(Handshake *h, const void *data, int bytes)
 {
     CHECK(h->out_bytes + bytes <= HANDSHAKE_BYTES, "%d bytes", h->out_bytes + bytes);
@@ -79,7 +80,8 @@ static void refuse(Handshake *h, HandshakeReason reason)
 {
     h->outcome = HANDSHAKE_REFUSED;
     h->reason = reason;
-    /* If only the version or the name differ, tell the other side, too. */
+    /* If only the version or the name differs, send the hello, from which the other side sees the
+     * difference, too. */
     if (h->accepts && reason != HANDSHAKE_OTHER_PROGRAM && h->got <= HANDSHAKE_HELLO_BYTES)
         put(h, h->hello, HANDSHAKE_HELLO_BYTES);
 }
@@ -92,7 +94,7 @@ static void check_hello(Handshake *h)
         refuse(h, HANDSHAKE_OTHER_PROGRAM);
         return;
     }
-    /* The first 12 bytes are the same in all versions. */
+    /* The first 12 bytes have the same meaning in all versions. */
     if (h->got < AT_RANK) return;
     h->peer_version = (uint32_t)get_number(h->in + AT_VERSION, 4);
     if (h->peer_version != HANDSHAKE_VERSION) {

@@ -18,14 +18,15 @@
 #include "model/core/sha256.h"
 
 enum {
-    /* Changes whenever the bytes of a handshake, or of what follows it, change. */
+    /* Must be changed whenever the format of the handshake, or of what follows it, changes. */
     HANDSHAKE_VERSION = 2,
-    /* 8 bytes of program and direction; 4 version; 4 rank; 8 name; 32 nonce. Numbers are
-     * little-endian. */
+    /* A hello: 8 bytes of program and direction, 4 of version, 4 of rank, 8 of name, 32 of nonce.
+     * Numbers are little-endian. */
     HANDSHAKE_HELLO_BYTES = 56,
-    /* A byte that is 1 if the other side's code was right, else 0; then this side's code. */
+    /* A proof: a byte that is 1 if the other side's code was right, else 0; then this side's
+     * code. */
     HANDSHAKE_PROOF_BYTES = 1 + SHA256_BYTES,
-    /* Neither side sends or receives more bytes. */
+    /* The most that each side sends or receives. */
     HANDSHAKE_BYTES = HANDSHAKE_HELLO_BYTES + HANDSHAKE_PROOF_BYTES
 };
 
@@ -49,7 +50,7 @@ typedef struct Handshake {
     bool accepts;
     HandshakeState state, outcome; /* outcome: the state once `out` has been sent */
     HandshakeReason reason;
-    int32_t peer_rank;     /* once PROVEN */
+    int32_t peer_rank;     /* set once the state is PROVEN; before that -1 */
     uint32_t peer_version; /* 0: not known */
     int sent, out_bytes, got;
     unsigned char hello[HANDSHAKE_HELLO_BYTES]; /* this side's hello */
@@ -61,12 +62,13 @@ typedef struct Handshake {
  * system gives no random bytes. */
 void handshake_begin(Handshake *h, const unsigned char secret[SHA256_BYTES], bool accepts,
                      int32_t own_rank);
-/* Before the first move: both sides must have the same name (default 0), which is no secret. It
- * distinguishes a rank of another job from a rank that was given a wrong secret. */
+/* Sets the name, which both sides must have in common (default 0); it is no secret. Called before
+ * the first handshake_move. The name distinguishes a rank of another job from a rank that was given
+ * a wrong secret. */
 void handshake_name(Handshake *h, uint64_t name);
 /* Sends and receives what is possible without waiting, whether or not the descriptor is in
  * O_NONBLOCK mode. A socket whose connect is in progress is allowed. Reads no byte that follows the
- * handshake. After the state has become another than GOES_ON, returns it again. */
+ * handshake. Once the handshake has ended, always returns its final state. */
 HandshakeState handshake_move(Handshake *h, int fd);
 /* Returns whether the handshake waits until it can send (POLLOUT), not receive (POLLIN). */
 bool handshake_sends(const Handshake *h);

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 /* Seconds between two checks of the table: LONGEST_LOOK at most, SOON while rank 0 waits for
- * answers. A timeout is divided into at least LOOKS checks: if the process is stopped in one, at
- * most this part of the timeout counts. */
+ * answers. A timeout is divided into at least LOOKS checks: if the process is stopped between two
+ * checks, at most this part of the timeout counts. */
 static const double LONGEST_LOOK = 1, SOON = 0.01;
 enum { LOOKS = 16 };
 /* In worlds of more than SMALL_WORLD ranks packets are handled in batches, for which the thread
@@ -72,10 +72,10 @@ void socket_hub_destroy(SocketHub *hub)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* Sends a packet to `rank`, or over it to others. If there is no room, the packet is dropped: its
- * receiver is stopped, or is about to find out that rank 0 has ended. Some room is reserved for
- * packets that are sent only once. The caller may be a thread that fails, so this does not wait for
- * long. */
+/* Sends a packet to `rank`, or through it to ranks below it. If there is no room, the packet is
+ * dropped: its receiver is stopped, or is about to find out that rank 0 has ended. Some room is
+ * reserved for packets that are sent only once. The caller may be a thread that fails, so this does
+ * not wait for long. */
 static void tell_over(SocketHub *hub, int rank, const SocketWord *word)
 {
     SocketStream *stream = &hub->stream[rank];
@@ -157,8 +157,8 @@ bool socket_hub_claim(SocketHub *hub, int rank, int code)
     verdict.code = code;
     verdict.rank = rank;
     if (!atomic_compare_exchange_strong(&hub->claimed, &none, rank)) return false;
-    /* This comes before the permission, after which the rank ends: it may have to forward the
-     * verdict. */
+    /* Send the verdict before the permission, because the failing rank may have to forward the
+     * verdict, and it ends when it has the permission. */
     tell_all(hub, verdict);
     if (rank != 0) tell(hub, rank, socket_word(PACKET_GRANT));
     if (hub->links->joined) socket_streams_finish(hub->stream, hub->ranks, &hub->service->sends);
@@ -167,7 +167,8 @@ bool socket_hub_claim(SocketHub *hub, int rank, int code)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* The rank has sent the last packet on its own connection: all others will come over its parent. */
+/* Closes the rank's own connection to rank 0, on which the rank has sent its last packet. All
+ * others will come through its parent. */
 static void leave_star(SocketHub *hub, int rank)
 {
     SocketStream *stream = &hub->stream[rank];
@@ -178,8 +179,9 @@ static void leave_star(SocketHub *hub, int rank)
     pthread_mutex_unlock(&hub->service->sends);
 }
 
-/* Handles a packet that has come over `rank`, from itself or from a rank below it. Returns false if
- * neither can have sent it. */
+/* Handles a packet that has come over the connection of `rank`, from `rank` itself or from a rank
+ * below it. Returns false if neither can have sent it, or if `rank` itself has sent a packet that
+ * makes no sense. */
 static bool take_from(SocketHub *hub, int rank)
 {
     int from = hub->packet.head.rank;
@@ -193,8 +195,8 @@ static bool take_from(SocketHub *hub, int rank)
     return !own;
 }
 
-/* Receives all that has come over the connection of a rank. Closes the connection if a packet makes
- * no sense. */
+/* Receives all that has come over the connection of a rank. If a packet makes no sense, the
+ * connection counts as lost. */
 static void listen_to(SocketHub *hub, int rank)
 {
     SocketStream *stream = &hub->stream[rank];
@@ -219,7 +221,7 @@ static void listen_to_launcher(SocketHub *hub)
         if (word->head.kind != PACKET_ENDED || word->rank <= 0 || word->rank >= hub->ranks)
             continue;
         SocketHubRank *rank = &hub->rank[word->rank];
-        listen_to(hub, word->rank); /* its goodbye came before this report */
+        listen_to(hub, word->rank); /* read its goodbye first, which came before this report */
         rank->ended = rank->known = true;
         rank->status = word->code;
         rank->spoken = word->spoken;
@@ -229,7 +231,7 @@ static void listen_to_launcher(SocketHub *hub)
 
 static double look_after(const SocketHub *hub, bool soon)
 {
-    /* The only sign that a joined rank has failed may be its silence. */
+    /* The only sign that a joined rank has failed may be its silence, so check more often. */
     double longest = hub->links->joined ? LONGEST_LOOK / 2 : LONGEST_LOOK;
     if (soon) return SOON;
     return watched_pace(hub->timeout > 0 ? fmin(longest, hub->timeout / LOOKS) : longest);
@@ -261,9 +263,9 @@ static void listen_for(SocketHub *hub, double seconds)
     if (fd[1].revents) listen_to_launcher(hub);
 }
 
-/* Rank 0 has left and waits for the others to leave, as in a call of the world. The time is
- * limited, so a rank that never leaves cannot keep all others from ending. It restarts whenever a
- * rank has left. */
+/* Called when rank 0 has left: makes it wait until the other ranks have left, as if in a call of
+ * the world. The time is limited, so a rank that never leaves cannot keep all other ranks from
+ * ending. It restarts whenever a rank has left. */
 static void wait_for_the_others(SocketHub *hub)
 {
     SocketHubRank *own = &hub->rank[0];
@@ -307,8 +309,8 @@ void socket_hub_main(SocketHub *hub)
         listen_for(hub, seconds);
         double passed = deadline_passed(start, seconds);
         watched_pass(passed);
-        /* A sign of life for the others. They measure how long this process is silent, so time in
-         * which it was stopped counts. */
+        /* A sign of life for the other ranks. They measure how long this process is silent, so the
+         * time in which it was stopped counts here. */
         if (seconds_now() - asked >= socket_heartbeat(hub->links, hub->timeout)) {
             socket_hub_ask(hub, false);
             asked = seconds_now();

@@ -1,18 +1,19 @@
-/* judge.c -- finds in the table of all ranks' reports who waits for whom, and ends the program if a
- * wait takes too long or is for a rank that has left. ended.c ends it if a rank's process has ended
- * or is silent.
+/* judge.c -- finds in the table of all ranks' reports which rank waits for which, and ends the
+ * program if a wait takes too long or is for a rank that has left. ended.c ends it if a rank's
+ * process has ended or is silent.
  *
- * Reports are up to a second old, so rank 0 asks before it ends the program because of a wait.
- * Questions are numbered, and `asked` counts them; every rank's service thread answers with a
- * report that holds the number. There are two reasons to ask:
- *
- * - A wait has exceeded its limit (`patience`, or a watched call is late). `late_question` is the
- *   number, and `asked_for` the time since then. An answer proves that the rank's process runs, and
- *   its report says whether it still waits. A rank that has not answered in ANSWER seconds may be
- *   stopped, so it counts as one that has not arrived.
- * - A rank (`suspect`: its wait) waits for one that has left the group. What the other one sent
- *   before may still be on its way. The number is kept in `question`. The rank's own thread looks
- *   at all its connections again and then sets `confirmed` to it: nothing is left to receive. */
+ * Reports are up to a second old, so rank 0 asks all ranks before it ends the program because of a
+ * wait. Questions are numbered, and `asked` counts them. Every rank's service thread answers with a
+ * report that contains the number of the question. There are two reasons to ask:
+ * - A wait has exceeded its limit: its `patience` is used up, or a watched call is late.
+ *   `late_question` is the number of this question, and `asked_for` the time since then. An answer
+ *   proves that the rank's process runs, and the report says whether the rank still waits. A rank
+ *   that has not answered in ANSWER seconds may be stopped, so it counts as one that has not
+ *   arrived.
+ * - A rank waits for another rank that has left the group. What the other rank sent before it left
+ *   may still be on its way. `suspect` is the number of the wait, and `question` that of the
+ *   question. The waiting rank's own thread looks at all its connections again and then sets
+ *   `confirmed` to the number of the question: nothing is left to receive. */
 #include "model/core/check.h"
 #include "model/core/hash.h"
 #include "model/core/log.h"
@@ -25,13 +26,14 @@
 
 /* Seconds after which a rank that has not answered counts as silent. */
 static const double ANSWER = 0.8;
-/* Seconds until ranks are asked again whose answers another rank does not forward. */
+/* Seconds until rank 0 asks again if another rank does not forward the answers. */
 static const double ASK_AGAIN = 0.2;
 
 /* ---- for blame.h ----------------------------------------------------------------------------- */
 
-/* Returns whether the rank's own thread has confirmed since the last such question that it still
- * waits. An earlier report may be outdated: the rank may be about to continue, or be blocked. */
+/* Returns whether the rank's own thread has confirmed that it still waits since rank 0 last asked
+ * because of a deadline. An earlier report may be outdated: the rank may be about to continue, or
+ * be blocked. */
 static bool still_waits(const SocketHub *hub, const SocketHubRank *rank)
 {
     return rank->wait.waits && rank->wait.confirmed >= hub->late_question;
@@ -57,7 +59,7 @@ static void add_named(const SocketMembers *members, const SocketWait *own, Blame
 }
 
 /* Finds the ranks that the rank waits for according to its report. Returns whether the numbers of
- * meetings prove it, so that even an old report suffices. */
+ * meetings prove that it waits for them, so that even an old report suffices. */
 static bool find_lack(const SocketHub *hub, const SocketHubGroup *group, int rank, BlameWait *wait)
 {
     const SocketWait *own = &hub->rank[rank].wait;
@@ -69,8 +71,8 @@ static bool find_lack(const SocketHub *hub, const SocketHubGroup *group, int ran
     if (!own->meets) add_named(members, own, wait);
     for (int i = 0; own->meets && i < members->size; i++)
         if (group->meetings[i] < own->meeting) add_lack(wait, members->rank[i]);
-    /* If all have arrived, the answer of member 0 is missing, or, over a tree, a frame of one of
-     * the ranks from which this rank expects one. */
+    /* If all members have arrived, the answer of member 0 is missing, or, over a tree, a frame of
+     * one of the ranks from which this rank expects one. */
     bool proven = own->meets && wait->n > 0;
     if (wait->n == 0 && own->meets && !socket_tree_is_deep(members->size))
         add_lack(wait, members->rank[0]);
@@ -80,7 +82,7 @@ static bool find_lack(const SocketHub *hub, const SocketHubGroup *group, int ran
     return proven;
 }
 
-/* All ranks that wait in a meeting wait for the same ranks. */
+/* For blame.h. All ranks that wait in a meeting wait for the same ranks, so it has a key. */
 static uint64_t key(void *of, const void *group, int rank)
 {
     const SocketHub *hub = of;
@@ -148,8 +150,8 @@ static BlameWaits waits_of(SocketHub *hub)
 
 /* ---- waits ----------------------------------------------------------------------------------- */
 
-/* Called if the rank waits for one that has left. Returns whether it still does after it has
- * received everything that the other one had sent before. */
+/* Called if the rank waits for another rank that has left. Returns whether it has confirmed that it
+ * still waits after it has received everything that the other rank had sent. */
 static bool is_confirmed(SocketHub *hub, SocketHubRank *r)
 {
     if (r->suspect != r->wait.wait) {
@@ -160,9 +162,9 @@ static bool is_confirmed(SocketHub *hub, SocketHubRank *r)
     return r->wait.confirmed >= r->question;
 }
 
-/* Returns whether none of those that the rank waits for can have left. In a meeting, all ranks that
- * have left may have taken part before they left; the answer is then on its way. Many ranks may
- * wait for it, so this must not check all members for each of them. */
+/* Returns whether it is certain that no rank for which this one waits has left. In a meeting, all
+ * members that have left may have taken part before they left; then the answer is on its way. Many
+ * ranks may wait for it, so this must not check all members for each waiting rank. */
 static bool none_has_left(const SocketHubGroup *group, const SocketWait *wait)
 {
     if (group == NULL || group->open == group->members.size) return true;
@@ -181,8 +183,8 @@ static void judge_lost(SocketHub *hub, int rank)
     for (int i = 0; i < wait.n; i++) {
         int who = wait.who[i];
         if (!group->closed[socket_members_find(&group->members, who)]) continue;
-        /* What it sent before it left may not have been read yet, unless the rank has already read
-         * the end of the connection. */
+        /* What this member sent before it left may not have been read yet, unless the rank has
+         * already read the end of the connection. */
         sure = sure || is_in(r->wait.rank + r->wait.whos, r->wait.gones, who);
         wait.who[lost++] = who;
     }
@@ -253,8 +255,8 @@ static void judge_late(SocketHub *hub, int rank)
     if (hub->links->joined && hub->rank[cause].silent >= r->limit)
         socket_hub_end_for_silent(hub, cause);
     if (!known || socket_hub_is_cut_off(hub, cause)) {
-        /* Wait until they answer, or until the rank that does not forward their answers is found
-         * silent. */
+        /* Wait until the ranks that are cut off answer, or until the rank that does not forward
+         * their answers is found to be silent. */
         r->patience = ASK_AGAIN;
         if (wait.alike) wait_on(hub, rank, ASK_AGAIN);
         return;
@@ -271,7 +273,7 @@ static bool waits_for_printer(SocketHub *hub, int rank)
     BlameWaits waits = waits_of(hub);
     BlameWait wait = {.who = blame_room_who(hub->room)};
     if (group == NULL) return false;
-    /* The result is the same for all that wait in a meeting. */
+    /* The result is the same for all ranks that wait in a meeting. */
     bool known = own->meets && group->asked_in == hub->passes && group->asked_at == own->meeting;
     if (known) return group->for_printer;
     find_lack(hub, group, rank, &wait);
@@ -304,7 +306,7 @@ static bool pass_time(SocketHub *hub, double passed)
 }
 
 /* Returns the rank that has waited longest beyond the timeout; -1: none. A rank that does not
- * answer may be stopped, and its report outdated; its time restarts. */
+ * answer may be stopped, and its report may be outdated, so its time restarts. */
 static int latest(SocketHub *hub)
 {
     int late = -1;
@@ -332,7 +334,7 @@ static void judge_watched(SocketHub *hub)
     }
 }
 
-/* Does not count this time for calls that wait for rank 0's host while its console is blocked. */
+/* Excuses watched calls that wait for rank 0's host while its console is blocked. */
 static void excuse_watched(SocketHub *hub, double passed)
 {
     if (!log_blocked()) return;
@@ -354,7 +356,7 @@ static bool any_watched_is_late(const SocketHub *hub)
 /* ---- all waits ------------------------------------------------------------------------------- */
 
 /* Returns whether all ranks have answered the last question that was asked because of a deadline,
- * and those that wait have confirmed it. */
+ * and all waiting ranks have confirmed that they still wait. */
 static bool all_have_answered(const SocketHub *hub)
 {
     for (int i = 0; i < hub->ranks; i++) {
@@ -378,7 +380,7 @@ bool socket_hub_judge(SocketHub *hub, double passed)
         return false;
     }
     if (hub->asked_for < 0) {
-        /* Reports may be a second old. */
+        /* Reports may be a second old, so ask for new ones. */
         socket_hub_ask(hub, true);
         hub->late_question = hub->asked;
         hub->asked_for = 0;
@@ -388,8 +390,8 @@ bool socket_hub_judge(SocketHub *hub, double passed)
     if (!all_have_answered(hub) && hub->asked_for < ANSWER) return true;
     hub->asked_for = -1;
     copy_calls(hub, true);
-    /* The devices of ranks that are cut off may have arrived. The rank that cuts them off will be
-     * found silent. */
+    /* While ranks are cut off, watched calls are not judged, because the devices of these ranks may
+     * have arrived. The rank that cuts them off will be found to be silent. */
     if (hub->timeout <= 0 || !socket_hub_any_is_cut_off(hub)) judge_watched(hub);
     for (int late = latest(hub); hub->timeout > 0 && late >= 0; late = latest(hub))
         judge_late(hub, late);

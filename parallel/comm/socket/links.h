@@ -27,25 +27,27 @@ struct SocketLinks {
     int ranks;
     bool joined; /* the ranks have no launcher, and may be on several machines */
     unsigned char secret[SHA256_BYTES], name[LINKS_NAME_BYTES];
-    int launcher[2]; /* between the launcher [0] and rank 0 [1] */
-    int *star[2];  /* [ranks] between rank 0 (star[0][rank]) and each other rank (star[1][rank]) */
-    int *listener; /* [ranks] */
+    int launcher[2]; /* the connection between the launcher [0] and rank 0 [1] */
+    int *star[2];    /* [ranks] the connections between rank 0 (star[0][rank]) and each other rank
+                      * (star[1][rank]) */
+    int *listener;   /* [ranks] the sockets on which the ranks accept connections */
     char (*place)[LINKS_PLACE_BYTES]; /* [ranks] the ranks' places in the grid, for messages */
-    SocketPlace *at;                  /* [ranks], or NULL: local sockets */
-    char (*host)[SOCKET_HOST_BYTES];  /* [machines] */
+    SocketPlace *at;                  /* [ranks] for joined ranks; NULL: the ranks use local
+                                       * sockets */
+    char (*host)[SOCKET_HOST_BYTES];  /* [machines] their names */
     int machines;
     int *parent; /* [ranks] the parent in the control tree (tree.h); NULL: rank 0 is the parent of
                   * all */
 };
 
-/* Returns the parent, over which the rank reaches rank 0; -1 for rank 0. */
+/* Returns the rank's parent in the control tree, over which it reaches rank 0; -1 for rank 0. */
 static inline int socket_links_parent(const SocketLinks *links, int rank)
 {
     return links->parent ? links->parent[rank] : rank == 0 ? -1 : 0;
 }
 
-/* Returns the child of `rank` to which it forwards packets for `below`; -1: `below` is not below
- * `rank`. */
+/* Returns the child of `rank` to which it forwards packets for the rank `below`; -1: that rank is
+ * not below `rank` in the tree. */
 int socket_links_towards(const SocketLinks *links, int rank, int below);
 
 /* Closes all descriptors but those of this rank. */

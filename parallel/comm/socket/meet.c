@@ -1,7 +1,7 @@
 /* meet.c -- meetings of a group of process ranks. All members send their call and their
  * contribution to member 0, which compares the calls and sends an answer to all. In large groups
- * both are sent over a tree, in which each member compares and forwards for the members below
- * it. */
+ * both are sent over a tree, in which each member compares the calls of the members below it and
+ * forwards their contributions. */
 #include "parallel/comm/socket/world.h"
 
 #include <stdio.h>
@@ -48,8 +48,8 @@ static bool same_call(const SocketFrame *a, const SocketFrame *b)
 }
 
 /* Returns the first member below this one whose call differs from this member's, and writes that
- * call to *odd; -1: none differs. A child's range begins with the child, so if a child's own call
- * differs, the members below it need not be checked. */
+ * call to *odd; -1: no call differs. A child's range begins with the child, so if a child's own
+ * call differs, the members below it need not be checked. */
 static int find_odd(const SocketGroup *group, SocketFrame *odd)
 {
     const TreePlace *place = &group->place;

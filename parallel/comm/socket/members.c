@@ -58,7 +58,8 @@ int socket_members_find(const SocketMembers *m, int rank)
 
 bool socket_run_is_valid(const RankRun *run, int ranks)
 {
-    /* In 64 bits: the numbers come from another process. */
+    /* Computed in 64 bits, because the numbers come from another process and might overflow 32
+     * bits. */
     int64_t last = run->first + (int64_t)run->stride * ((int64_t)run->count - 1);
     return run->count >= 1 && run->first >= 0 && run->first < ranks && last >= 0 && last < ranks;
 }

@@ -94,7 +94,8 @@ static bool expects(SocketGroup *group, int member)
 int socket_awaited_message(SocketGroup *group, SocketFrame *call)
 {
     const SocketMessage *first = NULL;
-    /* Receives are chosen before sends, and messages that the peer has not begun before others. */
+    /* First choose a receive without an offer, then a send that was not accepted, then a message
+     * whose data are being transferred. */
     for (int pass = 0; pass < 3 && first == NULL; pass++)
         for (int i = 0; i < group->notes && first == NULL; i++) {
             const SocketMessage *m = &group->note[i];

@@ -1,6 +1,6 @@
 /* plant.c -- connects the ranks of a large world to their parents in the control tree (relay.h).
- * Until all are connected, each rank reports to rank 0 over its own connection, so failures
- * meanwhile do not need the tree. */
+ * Until all are connected, each rank reports to rank 0 over its own connection, so the tree is not
+ * needed to report a failure during that time. */
 #include "parallel/comm/socket/hub.h"
 #include "parallel/comm/socket/world.h"
 
@@ -18,7 +18,8 @@ bool socket_plant_takes(SocketWorld *world, int rank, int fd)
     return false;
 }
 
-/* Rank 0 has a connection to each of its children already. */
+/* Finds out which connections of the tree this rank must make. The connections between rank 0 and
+ * its children exist already. */
 static void prepare(SocketPlant *plant, const SocketLinks *links, int rank)
 {
     *plant = (SocketPlant){.parent = {.fd = -1, .control = true}};
@@ -58,8 +59,8 @@ void socket_plant(Comm *comm)
         socket_relay_plant(service, plant.parent.fd, plant.children, plant.rank, plant.fd);
     free(plant.rank);
     free(plant.fd);
-    /* When all have arrived here, all are connected. The calls of the program are counted from the
-     * next one on. */
+    /* When all ranks have arrived at this meeting, all connections of the tree exist. The meeting
+     * is not counted as one of the program's calls. */
     socket_arrive(comm, call, NULL, 0, false);
     if (world->rank == 0) {
         socket_hub_use_tree(service->hub);

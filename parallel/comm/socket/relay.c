@@ -170,7 +170,8 @@ static void move_to_the_tree(SocketService *service)
 
 /* ---- downwards ------------------------------------------------------------------------------- */
 
-/* Returns whether the packet is of a kind that rank 0 sends, or a rank that has lost rank 0. */
+/* Returns whether the packet is of a kind that comes from above: from rank 0, or from a rank that
+ * has lost rank 0. */
 static bool passes_down(const SocketWord *word)
 {
     switch ((SocketPacketKind)word->head.kind) {
@@ -224,7 +225,8 @@ int socket_relay_suspect(const SocketService *service)
     return service->timeout > 0 && relay->quiet >= service->timeout ? parent : relay->suspect;
 }
 
-/* Sends signs of life to the neighbours in the tree, even if nothing comes from rank 0. */
+/* Sends the children a sign of life, even if nothing comes from rank 0. If this rank has left and
+ * therefore sends no more reports, it sends one to rank 0, too. */
 static void show_life(SocketService *service)
 {
     SocketRelay *relay = &service->relay;
@@ -243,7 +245,7 @@ static void show_life(SocketService *service)
     pthread_mutex_unlock(&service->sends);
 }
 
-/* ---- both ------------------------------------------------------------------------------------ */
+/* ---- both directions ------------------------------------------------------------------------- */
 
 void socket_relay_serve(SocketService *service)
 {
@@ -273,8 +275,8 @@ struct pollfd *socket_relay_poll(SocketService *service, struct pollfd fd[SERVIC
     fd[2] = planted ? poll_of(&relay->parent) : (struct pollfd){.fd = -1};
     for (int k = 0; planted && k < relay->children; k++) {
         relay->fd[*n] = poll_of(&relay->child[k]);
-        /* A child that is not read now is not polled: poll would return at once if it has closed
-         * its connection. */
+        /* While there is no room, children are neither read nor polled: poll would return at once
+         * if it has closed its connection. */
         if (!room) relay->fd[*n].fd = -1;
         (*n)++;
     }
@@ -284,7 +286,7 @@ struct pollfd *socket_relay_poll(SocketService *service, struct pollfd fd[SERVIC
     return relay->fd;
 }
 
-/* Sends what is left to the child, and discards what it sends. */
+/* Sends what is left to be sent to the child, and discards what the child has sent. */
 static void drain(SocketService *service, int k)
 {
     SocketRelay *relay = &service->relay;

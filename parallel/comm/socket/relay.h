@@ -7,23 +7,24 @@
  * only over the tree. Each rank sends PACKET_TREE as the last packet on its old connection, and
  * nothing more until rank 0 has closed that connection. So no packet overtakes an earlier one.
  *
- * The differences from a star, because some ranks cannot receive from rank 0 any more:
- * - The connection to a parent closes. The parent's own parent tells rank 0, which prints the error
- *   (87) and ends all ranks that it can reach. The ranks below the lost parent end silently, with
- *   the same code.
- * - A parent is stopped, or the network to it is cut. Rank 0 receives nothing from it and prints
- *   the error (86). Of several silent ranks it names the highest in the tree, because those below
- *   cannot be heard. The ranks below end silently, with the same code, when the connection closes,
- *   or 2 s after parallel.timeout.
- * - Rank 0 is stopped. A rank whose own wait is too long ends the program as over a star, after the
- *   ranks between it and rank 0 have shown that they live (PACKET_ALIVE). It tells the ranks below,
- *   which end at once.
- * - A parent that has left the world in order still forwards packets for others. If it ends before
- *   all have left, or is stopped, the program ends as if it had not left.
+ * A rank that fails may cut off the ranks below it from rank 0. Therefore some failures end
+ * differently than in a star:
+ * - If the connection to a parent closes, the parent's own parent tells rank 0. Rank 0 prints the
+ *   error (87) and ends all ranks that it can still reach. The ranks below the lost parent end
+ *   silently, with the same exit code.
+ * - If a parent is stopped, or the network to it is cut, rank 0 receives nothing from it and prints
+ *   the error (86). If several ranks are silent, rank 0 names the one that is highest in the tree,
+ *   because nothing can arrive from the ranks below it. The ranks below end silently, with the same
+ *   exit code, when their connection to the parent closes, or 2 s after parallel.timeout.
+ * - If rank 0 is stopped, a rank whose own wait is too long ends the program, as in a star, but
+ *   only after the ranks between it and rank 0 have shown that they are alive (PACKET_ALIVE). It
+ *   tells the ranks below it, which end at once.
+ * - A parent that has left the world in order still forwards packets of other ranks. If its process
+ *   ends or is stopped before all ranks have left, the program ends as if the parent had not left.
  *
- * Flow control: while something is still to be sent to the parent, nothing is read from the
- * children. Downwards, a question is dropped if the previous one has not been sent yet; there is
- * always room for packets that are sent only once. */
+ * Flow control: while something is still to be sent to the parent, a rank reads nothing from its
+ * children. Downwards, a question is dropped if the previous question has not been sent yet. So
+ * there is always room for the packets that are sent only once. */
 #ifndef PARALLEL_COMM_SOCKET_RELAY_H
 #define PARALLEL_COMM_SOCKET_RELAY_H
 
@@ -45,64 +46,71 @@ typedef struct {
                           * `zero` */
     int children;        /* number of connected children; 0 in rank 0's process, whose hub has these
                           * connections */
-    int *rank;           /* [children] */
-    SocketStream *child; /* [children] */
-    bool *told;          /* [children] rank 0 has been told that its process has ended */
-    struct pollfd *fd;   /* [SERVICE_FDS + children] */
-    atomic_bool planted; /* the service thread may use the above */
-    atomic_bool stands;  /* all ranks have planted: the star is not needed any more */
-    SocketUp up;         /* the service thread changes it while it holds the service's `sends`. The
-                          * fields below belong to this thread, too: */
+    int *rank;           /* [children] the children's ranks */
+    SocketStream *child; /* [children] the connections to them */
+    bool *told;          /* [children] whether rank 0 has been told that the child's process has
+                          * ended */
+    struct pollfd *fd;   /* [SERVICE_FDS + children] the descriptors to poll */
+    atomic_bool planted; /* the fields above are set, and the service thread may use them */
+    atomic_bool stands;  /* all connections of the tree exist, so the star is not needed any more */
+    SocketUp up;         /* changed by the service thread while it holds the service's mutex
+                          * `sends`. Only the service thread uses the fields below: */
     bool left;           /* this rank has said goodbye */
     double quiet;        /* seconds since the parent last sent something; only if the parent is not
                           * rank 0 */
-    int suspect;         /* the rank above the parent from which the parent receives nothing; -1:
-                          * none */
+    int suspect;         /* the rank above the parent from which the parent receives nothing, as the
+                          * parent has reported; -1: none */
     double alive;        /* seconds_now() when this rank last sent the children a sign of life */
     SocketPacket packet; /* the packet that is being forwarded */
 } SocketRelay;
 
-/* Number of descriptors that a service thread polls besides the children: its wake, rank 0, its
- * parent. */
+/* Number of descriptors that a service thread polls besides those of the children: its wake event,
+ * and the connections to rank 0 and to its parent. */
 enum { SERVICE_FDS = 3 };
 
-/* In the rank's own thread, once: takes over the connection to the parent (-1: none) and those to
- * the children rank[children]. socket_relay_stands is called after all ranks have done so. */
+/* Takes over the connection to the parent (-1: none) and those to the children rank[children].
+ * Called once, in the rank's own thread. */
 void socket_relay_plant(SocketService *service, int parent, int children, const int *rank,
                         const int *fd);
+/* Tells the service thread that all ranks have called socket_relay_plant, so that it leaves the
+ * star. */
 void socket_relay_stands(SocketService *service);
+/* Closes the connections of the tree, and frees their memory. */
 void socket_relay_close(SocketService *service);
 
-/* The rest is for the service thread, unless a comment says otherwise. */
+/* The functions below are for the service thread, unless a comment says otherwise. */
 
 /* Sends a packet towards rank 0. Returns false if there is no room at the moment. */
 bool socket_relay_put(SocketService *service, const void *packet);
-/* Does the same for a claim, which may overtake other packets. In any thread. */
+/* Does the same for a claim, which may overtake other packets. May be called in any thread. */
 void socket_relay_claim(SocketService *service, const SocketWord *claim);
 /* Sends what could not be sent before. Returns whether something is still left. */
 bool socket_relay_flush(SocketService *service);
-/* Return whether the connection on which this rank sends is lost, or its peer receives nothing. */
+/* Returns whether the connection on which this rank sends towards rank 0 is lost. */
 bool socket_relay_up_is_lost(const SocketService *service);
+/* Returns whether the other side of this connection receives nothing more. */
 bool socket_relay_up_is_shut(const SocketService *service);
 /* Adds the descriptors that the thread waits for to the caller's fd[SERVICE_FDS], whose first entry
- * is set; if there are children, copies all to a larger array. Returns the array that is used, and
- * its length in *n. */
+ * the caller has set. After socket_relay_plant, copies them to a larger array, which also contains
+ * the children's. Returns the array to use, and its length in *n. */
 struct pollfd *socket_relay_poll(SocketService *service, struct pollfd fd[SERVICE_FDS], int *n);
 /* Forwards what children send, reports children that are lost, switches from the star to the tree,
  * and sends the children signs of life. */
 void socket_relay_serve(SocketService *service);
-/* Forwards a packet from above to the ranks it is for. In any thread. */
+/* Forwards a packet from the parent, or from rank 0, to the ranks below that it is meant for. May
+ * be called in any thread. */
 void socket_relay_down(SocketService *service, const SocketWord *word);
 /* Sends a packet of this rank to all ranks below: a VERDICT or a LOST. Waits briefly until the
- * children have received it, because this process is about to end. In any thread. */
+ * children have received it, because this process is about to end. May be called in any thread. */
 void socket_relay_end(SocketService *service, SocketPacketKind kind, int code);
 /* Waits briefly until the children have received what was forwarded to them. */
 void socket_relay_finish(SocketService *service);
 /* Called after rank 0 has reported that all ranks have left. Waits until the children have received
- * this and have ended. */
+ * this report and have ended, but at most a second. */
 void socket_relay_part(SocketService *service);
-/* Returns the highest rank above this one that has been silent for the timeout, as far as is known:
- * 0 also if that is the parent; -1: none is known. */
+/* Returns which rank above this one may be silent. If the parent is rank 0, or this rank still uses
+ * the star, returns 0 whether or not rank 0 is silent. Otherwise returns the parent if it has been
+ * silent for the timeout, else the rank that the parent has reported as silent; -1: none. */
 int socket_relay_suspect(const SocketService *service);
 
 #endif

@@ -17,8 +17,8 @@ static bool deliver(SocketService *service, const void *packet)
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-/* Packs the members that have not been reported to rank 0 yet, as far as they fit. Returns their
- * number. */
+/* Packs the members that have not been reported to rank 0 yet, as far as they fit. Returns how many
+ * members need not be reported any more after this packet. */
 static int pack_members(SocketGroupReport *packed, const SocketGroupShare *group)
 {
     const SocketMembers *members = &group->members;
@@ -29,7 +29,7 @@ static int pack_members(SocketGroupReport *packed, const SocketGroupShare *group
                                 &packed->run[packed->runs++]);
     if (group->listed > 0 || listed == members->size || group->member == 0)
         return listed - group->listed;
-    /* The ranks are very unevenly spaced. It is enough if one member reports all. */
+    /* The ranks are very unevenly spaced. It is enough if member 0 reports all of them. */
     packed->runs = 0;
     return members->size;
 }
@@ -120,12 +120,14 @@ bool socket_service_report(SocketService *service, bool goodbye)
 {
     SocketReport report = {.head = {.kind = PACKET_REPORT, .rank = service->rank},
                            .asked = service->asked};
-    /* Read the wait before the groups: their state at rank 0 must not be older than the wait. */
+    /* Read the wait before the groups: what rank 0 knows of the groups must not be older than the
+     * wait. */
     pthread_mutex_lock(&service->mutex);
     report.wait = service->wait;
     pthread_mutex_unlock(&service->mutex);
     report.head.bytes = (uint32_t)socket_report_bytes(&report);
     if (!report_watched(service) || !report_groups(service, goodbye)) return false;
-    /* The world is the last group. When all ranks have left it, rank 0 may be gone. */
+    /* The report about the world's group is the last one of a goodbye: when all ranks have left the
+     * world, rank 0's process may be gone. */
     return goodbye || deliver(service, &report);
 }

@@ -34,7 +34,7 @@ double socket_heartbeat(const SocketLinks *links, double timeout)
  * peer for rank 0 to find out why. */
 static const double CLAIM_WAIT = 1, CAUSE_WAIT = 0.5;
 
-/* Whether this thread reads what rank 0 sends. It is the service thread, or, before that runs, the
+/* True in the thread that reads what rank 0 sends: the service thread or, before it is started, the
  * rank's own thread. */
 static _Thread_local bool hears_rank_0;
 
@@ -42,7 +42,7 @@ static void signal_event(int fd)
 {
     const uint64_t once = 1;
     ssize_t written = write(fd, &once, sizeof once);
-    (void)written; /* it can only fail if its reader is about to wake up already */
+    (void)written; /* this can only fail if the reader is about to wake up already */
 }
 
 void socket_service_wake(SocketService *service)
@@ -88,7 +88,7 @@ static void hear(SocketService *service, const SocketWord *word)
     }
 }
 
-/* Receives what has arrived, and forwards what is for others. */
+/* Receives what has arrived, and forwards packets that are for other ranks. */
 static void listen_to_others(SocketService *service)
 {
     SocketRelay *relay = &service->relay;
@@ -154,7 +154,8 @@ static void wait_at_the_end(SocketService *service)
 }
 
 /* Sends the last report. If there is no room for it, rank 0 is stopped, and this is a wait with a
- * deadline. Joined ranks end together, so until then all of them are told of a failure. */
+ * deadline. A joined rank then waits until all ranks have left, so that until then it is told of a
+ * failure. */
 static void say_goodbye(SocketService *service)
 {
     while (!socket_service_report(service, true) && !socket_relay_up_is_lost(service))
@@ -168,8 +169,8 @@ static void say_goodbye(SocketService *service)
     socket_relay_part(service);
 }
 
-/* Returns after how many seconds the thread checks again. If a rank above is silent, only the
- * passing of time can end this process, and nothing else wakes the thread. */
+/* Returns after how many seconds the thread checks again. If a rank above is silent, nothing wakes
+ * the thread, and only the passing of time can end this process, so it checks more often. */
 static double look_within(const SocketService *service, double period)
 {
     const double soon = 0.1;
@@ -194,7 +195,8 @@ static void rank_main(SocketService *service)
         send_wish(service);
         listen_to_others(service);
         socket_above_watch(service);
-        /* Packets that it forwards for others do not change this rank's state. */
+        /* If only packets for other ranks have arrived, this rank's state has not changed, so it is
+         * not reported before the period has passed. */
         if (!due && seconds_now() < reported + period) continue;
         if (!atomic_load(&service->stop)) socket_service_report(service, false);
         reported = seconds_now();
@@ -217,7 +219,7 @@ static void *service_main(void *context)
 /* ---- the first failure speaks ---------------------------------------------------------------- */
 
 /* Called when this rank has lost a peer. Usually the peer's process has ended, and rank 0 finds out
- * that and how. Waits for that, but not for long. */
+ * how and ends the program. Waits for that, but not for long. */
 static void wait_for_cause(SocketService *service)
 {
     double end = seconds_now() + CAUSE_WAIT;
@@ -282,7 +284,7 @@ void socket_service_start(SocketService *service, SocketLinks *links, int rank, 
     service->relay.parent.fd = service->relay.suspect = -1;
     pthread_mutex_init(&service->mutex, NULL);
     pthread_mutex_init(&service->sends, NULL);
-    /* From here on a failure of this rank reaches the others. */
+    /* From here on a failure of this rank ends the other ranks, too. */
     if (rank == 0) service->hub = socket_hub_create(service, links, timeout);
     hears_rank_0 = true;
     ends_set_claim(claim, service);

@@ -20,8 +20,9 @@ typedef struct SocketLinks SocketLinks;
  * close-on-exec, and none has a name in the file system or a port. Returns NULL and sets err if the
  * system refuses. */
 SocketLinks *socket_links_create(int ranks, char *err, size_t n);
-/* In the launcher before it forks, or in a process that joins: `place` is the rank's place in the
- * grid for error messages, for example "dp 1 tp 0". Without it, messages name the rank alone. */
+/* Sets the rank's place in the grid, for example "dp 1 tp 0". Error messages name it after the
+ * rank; without a place they name the rank alone. Called in the launcher before it forks, or in a
+ * process that joins. */
 void socket_links_name(SocketLinks *links, int rank, const char *place);
 /* In the launcher, after all forks: closes the ranks' ends. */
 void socket_links_release(SocketLinks *links);
@@ -39,14 +40,14 @@ typedef struct {
     int machine;                  /* index of its machine, from 0 */
     int local_rank;               /* its index among the ranks of that machine */
 } SocketMember;
-/* In a rank's process that no launcher has forked. Takes over the descriptors: `listener` accepts
- * connections of other ranks. `control`: on rank 0 [ranks], a connected stream to each other rank,
- * which has proven that it knows the secret, and control[0] = -1; on the others, control[0] is the
- * one to rank 0. member: [ranks], copied.
+/* For a rank's process that no launcher has forked: makes its links. `member`: [ranks], copied.
+ * Takes over the descriptors: `listener` accepts connections of other ranks. `control`: on rank 0
+ * it has `ranks` entries; control[i] is a connected stream to rank i, which has proven that it
+ * knows the secret, and control[0] is -1. On other ranks it has one entry, the stream to rank 0.
  *
- * There is no launcher that could report how a rank has ended. Rank 0 prints the error for all
- * others: when their connection closes, or after `timeout` seconds without a packet from them. If
- * rank 0's process is lost, the lowest rank of each machine prints the error. */
+ * There is no launcher that could report how a rank has ended. Rank 0 prints the error if another
+ * rank is lost: when its connection closes, or if nothing comes from it for about `timeout`
+ * seconds. If rank 0's process is lost, the lowest rank of each machine prints the error. */
 SocketLinks *socket_links_join(int ranks, int rank, const SocketMember *member,
                                const unsigned char secret[SHA256_BYTES], int listener,
                                const int *control);

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* For how many seconds a process that ends waits at most until others have received its last
+/* For how many seconds a process that ends waits at most until other ranks have received its last
  * packets. */
 static const double LAST_SECONDS = 0.3;
 

@@ -23,13 +23,14 @@ typedef struct {
 bool socket_stream_put(SocketStream *stream, const void *packet);
 /* Sends as much of the queue as possible. */
 void socket_stream_flush(SocketStream *stream);
-/* Does the same. Returns whether the peer's system has not yet received everything that was
- * sent. */
+/* Does the same. Returns whether anything that was sent has not yet reached the peer's system. */
 bool socket_stream_is_sending(SocketStream *stream);
-/* For a process that is about to end. When it ends, the system resets connections with unread data,
- * and drops what the other machines have not received yet. Sends what is queued on these streams,
- * and waits until the peers' systems have received it, but not for long, because peers that are cut
- * off never receive it. `sends` guards sending. */
+/* Sends what is queued on these streams, and waits until the peers' systems have received it. The
+ * wait is short, because peers that are cut off never receive it. `sends`: the mutex that guards
+ * sending.
+ *
+ * Meant for a process that is about to end: when it ends, the system resets connections with unread
+ * data, and drops what other machines have not received yet. */
 void socket_streams_finish(SocketStream *stream, int n, pthread_mutex_t *sends);
 /* Receives the next packet. Returns false if there is none at the moment, or the stream is lost. */
 bool socket_stream_take(SocketStream *stream, SocketPacket *packet);

@@ -35,7 +35,7 @@ static void link_group(SocketHub *hub, SocketHubGroup *group)
     *first = group;
 }
 
-/* Makes the number of buckets at least that of groups. */
+/* Doubles the number of buckets, so that there are at least as many as groups. */
 static void grow(SocketHub *hub)
 {
     SocketHubGroup **old = hub->bucket;
@@ -94,7 +94,8 @@ static void remove_group(SocketHub *hub, SocketHubGroup *group)
     free_group(group);
 }
 
-/* Allocated here, so that the service thread allocates nothing while there are no other groups. */
+/* The world's group is allocated here, so that the service thread allocates nothing while there are
+ * no other groups. */
 void socket_hub_make_table(SocketHub *hub)
 {
     const SocketGroupReport world = {.name = "world", .size = hub->ranks};
@@ -203,12 +204,13 @@ static bool take_watched(SocketHub *hub, int rank, const SocketWatched *watched)
         if (r->call[i].id == call.id && r->call[i].finished == call.finished)
             call.excused = r->call[i].excused;
     r->call[watched->at] = call;
-    /* The last one completes the rank's report. */
+    /* The last of the rank's calls completes its report. */
     if (watched->at == watched->calls - 1) r->calls = watched->calls;
     return true;
 }
 
-/* A rank has lost one of its children in the tree. */
+/* Handles the report of a rank that it has lost one of its children in the tree. Returns false if
+ * the lost rank is not its child. */
 static bool take_lost(SocketHub *hub, int rank, const SocketWord *word)
 {
     bool child = word->rank > 0 && word->rank < hub->ranks && rank > 0 &&

@@ -38,8 +38,10 @@ TreePlace socket_tree_place(int size, int member)
 
 bool socket_tree_parents(int ranks, const int *machine, int *parent)
 {
-    int *leader_of = must_calloc((size_t)ranks, sizeof *leader_of); /* [machine]: rank + 1 */
-    int *leader = must_calloc((size_t)ranks, sizeof *leader);       /* in their order */
+    /* leader_of[machine]: 1 + the rank of the machine's leader; 0: not found yet. leader[]: the
+     * leaders in ascending order. */
+    int *leader_of = must_calloc((size_t)ranks, sizeof *leader_of);
+    int *leader = must_calloc((size_t)ranks, sizeof *leader);
     int machines = 0;
     for (int r = 0; r < ranks; r++) {
         CHECK(machine[r] >= 0 && machine[r] < ranks, "machine %d of %d ranks", machine[r], ranks);
@@ -61,7 +63,7 @@ bool socket_tree_parents(int ranks, const int *machine, int *parent)
 
 int socket_tree_towards(const int *parent, int rank, int below)
 {
-    /* A parent has a lower rank. */
+    /* Go up from `below`. A parent has a lower rank than its children, so this ends. */
     while (below > rank && parent[below] != rank)
         below = parent[below];
     return below > rank ? below : -1;

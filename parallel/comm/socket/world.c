@@ -9,7 +9,7 @@
  * uses three at most, so no training step allocates. */
 enum { MESSAGES_AT_ONCE = 8 };
 
-/* Makes a group of these world ranks. */
+/* Makes a group of `size` members. The caller then sets their world ranks and calls group_open. */
 static SocketGroup *group_create(SocketWorld *world, uint64_t id, const char *name, int size)
 {
     SocketGroup *group = must_calloc(1, sizeof *group);
@@ -25,7 +25,7 @@ static SocketGroup *group_create(SocketWorld *world, uint64_t id, const char *na
     return group;
 }
 
-/* All members are known now. */
+/* Completes a group whose members are known. */
 static void group_open(SocketGroup *group)
 {
     SocketWorld *world = group->world;
@@ -75,7 +75,7 @@ static void socket_wait_without_limit(Comm *comm)
 static Comm socket_split(Comm *comm, const char *name, int color, int key);
 static void socket_close(Comm *comm);
 
-/* Returns the communicator of this process. */
+/* Returns this rank's communicator of the group. */
 static Comm comm_create(SocketGroup *group)
 {
     static const CommOps table = {.name = "socket",
@@ -166,16 +166,17 @@ static const Made *find_group(const unsigned char *at, size_t bytes, int rank)
     return NULL;
 }
 
-/* On member 0: makes the groups from all contributions, and sends each member its group. Returns
- * the group of member 0. Over a tree all members receive all groups of several members, and each
- * looks for its own; NULL: its group has one member. *memory holds the data to be sent, until the
- * meeting is over. */
+/* On member 0: makes the groups from all contributions, sends each member its group, and returns
+ * member 0's own. Over a tree all members receive all groups of more than one member, and each
+ * looks for its own. Returns NULL then if member 0's group has no other member. *memory holds the
+ * data to be sent, until the meeting is over. */
 static const Made *make_groups(SocketGroup *group, void **memory)
 {
     int n = socket_size(group), size;
     const Wish *wish = (const Wish *)(const void *)group->contribution;
     bool deep = socket_tree_is_deep(n);
-    /* The members by group, the ranks of one group, and the answers: two members form a run. */
+    /* Room for the members in the order of their groups, the ranks of one group, and the answers.
+     * Two members already form a run, so this is enough for the runs. */
     size_t bytes = (size_t)n * (2 * sizeof(int) + sizeof(Made) + 2 * sizeof(RankRun));
     int *member = *memory = must_alloc(bytes), *rank = member + n;
     unsigned char *answer = (unsigned char *)(rank + n), *at = answer;

@@ -34,7 +34,7 @@ typedef struct {
     int64_t bytes;
 } SocketIn;
 
-/* A list that is emptied from its front. */
+/* A queue: items are appended at its end and removed from its front. */
 #define SOCKET_QUEUE(type)                                                                         \
     struct {                                                                                       \
         type *item;                                                                                \
@@ -68,9 +68,9 @@ typedef struct {
     SOCKET_QUEUE(SocketFrame) offers; /* offered messages that this rank has not accepted yet */
 } SocketPeer;
 
-/* An accepted connection whose other side has not proven to be a rank. There are at most STRANGERS
- * of them, and none stays longer than STRANGER_SECONDS; new ones may replace the oldest ones
- * sooner. A rank whose connection was replaced connects again. */
+/* An accepted connection whose other side has not yet proven that it is a rank. There are at most
+ * STRANGERS of them, and none stays longer than STRANGER_SECONDS; a new one may replace the oldest
+ * one sooner. A rank whose connection was replaced connects again. */
 enum { STRANGERS = 64 };
 typedef struct {
     int fd;
@@ -82,9 +82,9 @@ typedef struct {
 typedef struct {
     Tensor x;
     bool device;
-    int peer; /* member */
+    int peer; /* the member that sends or receives it */
     bool sends;
-    bool matched; /* a send: accepted; a receive: offered */
+    bool matched; /* a send: the receiver has accepted it; a receive: it was offered */
 } SocketMessage;
 
 struct SocketGroup {
@@ -93,16 +93,18 @@ struct SocketGroup {
     SocketGroup *next;
     TreePlace place;             /* of this member in the group's tree */
     SocketFrame call;            /* the call that this member is in */
-    int64_t *arrived;            /* [children] number of each child's last meeting, */
-    SocketFrame *came;           /* and its frame */
-    int odd_member;              /* the first member below a child whose call differs from */
-    SocketFrame odd;             /* the child's, and that call; -1: none */
+    int64_t *arrived;            /* [children] number of the last meeting at which each child has
+                                  * arrived, */
+    SocketFrame *came;           /* [children] and the frame with which it arrived */
+    int odd_member;              /* first member below a child whose call differs from the child's;
+                                  * -1: none */
+    SocketFrame odd;             /* that member's call */
     bool met;                    /* not on member 0: the answer has arrived */
-    size_t answer_bytes;         /* its length */
+    size_t answer_bytes;         /* length of the answer */
     unsigned char *contribution; /* during a meeting: the contributions of this member and of all
                                   * members below it, in member order. Members other than 0 then
                                   * overwrite them with the answer */
-    size_t meeting_bytes;        /* largest size of these, in bytes */
+    size_t meeting_bytes;        /* size of `contribution`, in bytes */
     Tensor *source;              /* [size] the operands of a reduction */
     bool meeting;                /* the member is in a meeting */
     bool unlimited;              /* its waits have no deadline */
@@ -114,16 +116,20 @@ struct SocketGroup {
 /* The result of a pass over the members (drive.c). */
 typedef struct {
     struct pollfd *fd;
-    int *member, n, room; /* for each fd: a member, or another purpose */
+    int *member, n, room; /* for each fd: its member, or another purpose (ACCEPTS, ... in
+                           * drive.c) */
     bool pending;         /* something is still to be sent or received */
-    int again;            /* milliseconds until the next attempt to connect; 0: none is due */
-    SocketWait wait;      /* all pending ranks, and those that have closed their connection */
+    int again;            /* milliseconds until the rank must check again, for example try again to
+                           * connect; 0: no limit */
+    SocketWait wait;      /* the ranks that this rank waits for, and those that have closed their
+                           * connection */
 } SocketPass;
 
 /* The connections of the control tree while they are being established (plant.c). */
 typedef struct {
     SocketPeer parent;        /* unless the parent is rank 0 */
-    int children, *rank, *fd; /* [children] their ranks, and the connections; -1: not yet */
+    int children, *rank, *fd; /* [children] the children's ranks, and the connections to them; -1:
+                               * not yet connected */
 } SocketPlant;
 
 struct SocketWorld {
@@ -141,8 +147,8 @@ struct SocketWorld {
     uint64_t waits;         /* number of waits so far */
     unsigned char *staging; /* blocks of all peers in a reduction; allocated at its first use */
     size_t staging_bytes;
-    unsigned char *dropped; /* buffer for data that are discarded: frames of a group that this rank
-                             * has left */
+    unsigned char *dropped; /* buffer for data that are discarded, because this rank has left their
+                             * group */
     SocketService service;
 };
 
@@ -151,12 +157,13 @@ static inline SocketGroup *socket_group(const Comm *comm)
     return comm->impl;
 }
 
-/* Return the number of members, and the world rank of a member. */
+/* Returns the number of members. */
 static inline int socket_size(const SocketGroup *group)
 {
     return group->share.members.size;
 }
 
+/* Returns the world rank of a member. */
 static inline int socket_world_rank(const SocketGroup *group, int member)
 {
     return group->share.members.rank[member];
@@ -170,7 +177,8 @@ static inline int socket_member(const SocketGroup *group, int rank)
     return member;
 }
 
-/* Append room for one item to a queue, and remove the first item. */
+/* queue_add appends room for one item and returns its address; queue_drop removes the first item.
+ * If the array is full, socket_queue_room makes room in it and returns its new address. */
 #define queue_add(queue)                                                                           \
     ((queue)->end == (queue)->room                                                                 \
          ? (void)((queue)->item = socket_queue_room((queue)->item, &(queue)->first, &(queue)->end, \
@@ -192,12 +200,12 @@ static inline SocketPeer *socket_peer(SocketGroup *group, int member)
 {
     return socket_peer_of(group->world, socket_world_rank(group, member));
 }
-/* Continues to connect to another rank if the other rank's number is lower: the lower one
- * accepts. */
+/* Continues to connect to another rank if its number is lower than this rank's. Otherwise does
+ * nothing, because the rank with the lower number accepts. */
 void socket_connect(SocketWorld *world, SocketPeer *peer);
 /* Accepts connections of other ranks. */
 void socket_accept(SocketWorld *world);
-/* Closes the connections. */
+/* Closes all connections to other ranks, and frees their memory. */
 void socket_disconnect(SocketWorld *world);
 
 /* ---- plant.c --------------------------------------------------------------------------------- */
@@ -205,17 +213,18 @@ void socket_disconnect(SocketWorld *world);
 /* Connects the control tree, if the world has one, and leaves the star. All ranks call it with the
  * world's communicator before anything else. */
 void socket_plant(Comm *comm);
-/* Takes over the connection of `rank`, which has proven the secret. Returns false if it is not a
- * child whose connection is still missing. */
+/* Takes over the connection of `rank`, which has proven that it knows the secret. Returns false if
+ * it is not a child whose connection is still missing. */
 bool socket_plant_takes(SocketWorld *world, int rank, int fd);
 
 /* ---- wire.c ---------------------------------------------------------------------------------- */
 
 /* Queues a frame. The data must not change until socket_drive returns. */
 void socket_put(SocketPeer *peer, SocketFrame frame, const void *data);
-/* Queue a tensor's bytes as FRAME_DATA, and expect a FRAME_DATA for a tensor. Nothing happens if
- * the tensor is empty. */
+/* Queues the tensor's elements as FRAME_DATA. Does nothing if the tensor is empty. */
 void socket_put_data(SocketGroup *group, int member, Tensor x);
+/* Expects a FRAME_DATA from the member, whose elements are then stored in the tensor. Several are
+ * expected in the order of these calls. Does nothing if the tensor is empty. */
 void socket_expect_data(SocketGroup *group, int member, Tensor x);
 /* Sends as much of the queue as the connection takes. */
 void socket_flush(SocketPeer *peer);
@@ -236,25 +245,31 @@ void socket_drive(Comm *comm, int members, SocketExpects expects);
  * `made` is empty. */
 SocketFrame socket_call(Comm *comm, int call, const Device *on, Tensor x, ReduceOp op, int root);
 /* A meeting: all members make the same call, each contributes `bytes` bytes, and member 0 answers.
- * The program ends if their calls differ. First every member calls socket_arrive. Member 0 then
- * finds the contributions of all, in member order, in group->contribution, and calls
- * socket_answer_all, or in a small group socket_answer for each other member. Finally all call
- * socket_part. On member 0 it returns when the answers have been sent; on the others when the
- * answer has arrived, which stays in group->contribution until the next meeting. Contributions and
- * answers must not change until socket_part returns. A contribution of NULL is empty; it is NULL on
- * all members, or on all but the root of a broadcast. `first`: this is the call's first meeting.
- * Groups of more than TREE_FAN_OUT other members meet over a tree (tree.h), in which each member
- * forwards the contributions of those below it, and the answer, which is then the same for all. */
+ * The program ends if their calls differ. A meeting has three steps:
+ * - Every member calls socket_arrive.
+ * - Member 0 finds the contributions of all members, in member order, in group->contribution. It
+ *   calls socket_answer_all or, in a small group, socket_answer for each other member.
+ * - Every member calls socket_part.
+ *
+ * Groups of more than TREE_FAN_OUT other members meet over a tree (tree.h). Each member then
+ * forwards the contributions of the members below it, and the answer, which is the same for all
+ * members. Contributions and answers must not change until socket_part returns.
+ *
+ * socket_arrive: a contribution of NULL is empty. It is NULL on all members, or on all but the root
+ * of a broadcast. `first`: this is the call's first meeting. */
 void socket_arrive(Comm *comm, SocketFrame call, const void *contribution, size_t bytes,
                    bool first);
 void socket_answer(SocketGroup *group, int member, const void *answer, size_t bytes);
 void socket_answer_all(SocketGroup *group, const void *answer, size_t bytes);
+/* On member 0 it returns when the answers have been sent; on the other members when the answer has
+ * arrived. The answer stays in group->contribution until the next meeting. */
 void socket_part(Comm *comm);
-/* A meeting that moves no data. */
+/* Holds a meeting that moves no data. */
 void socket_meet(Comm *comm, SocketFrame call);
 /* Returns where to store the data of an ARRIVE of a member. */
 unsigned char *socket_room_for(SocketGroup *group, int member, const SocketFrame *frame);
-/* Handle an ARRIVE whose data have been received, and an ODD. */
+/* socket_has_arrived handles an ARRIVE whose data have been received; socket_is_odd handles an
+ * ODD. */
 void socket_has_arrived(SocketGroup *group, int member, const SocketFrame *frame);
 void socket_is_odd(SocketGroup *group, const SocketFrame *frame);
 /* Returns the call as error messages describe it. The frame's `made` must outlive the result. */
@@ -273,7 +288,7 @@ void socket_group_end(Comm *comm);
 /* Handle an OFFER and an ACCEPT of a peer. */
 void socket_offered(SocketWorld *world, int rank, const SocketFrame *frame);
 void socket_accepted(SocketWorld *world, int rank, const SocketFrame *frame);
-/* Writes the message that the rank waits for into *call and returns its peer's world rank. */
+/* Writes the message for which the rank waits to *call. Returns the world rank of its peer. */
 int socket_awaited_message(SocketGroup *group, SocketFrame *call);
 
 #endif

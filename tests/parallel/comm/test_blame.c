@@ -59,7 +59,7 @@ static void ring_describe(void *of, const void *group, int rank, char *text, siz
 static const BlameTransport ring_transport = {
     .waits_in = ring_waits_in, .lacks = ring_lacks, .describe = ring_describe};
 
-static void a_search_goes_through_all_ranks(void **state)
+static void test_a_search_finds_the_end_or_the_cycle_of_a_long_chain_of_waits(void **state)
 {
     (void)state;
     static const int sizes[] = {2, 65, RANKS};
@@ -129,7 +129,7 @@ static const BlameTransport crowd_transport = {
 
 /* Half of the ranks wait for the other half. Each call is looked at once, not once for each rank
  * that waits in it. */
-static void ranks_that_wait_in_the_same_call_are_examined_once(void **state)
+static void test_a_search_examines_each_call_only_once(void **state)
 {
     (void)state;
     BlameRoom *room = blame_room_create(RANKS);
@@ -195,7 +195,7 @@ static WatchedCall *calls_of_grid(void)
     return call;
 }
 
-static void watched_groups_of_a_large_grid_are_searched_quickly(void **state)
+static void test_watched_groups_of_a_large_grid_are_searched_quickly(void **state)
 {
     (void)state;
     WatchedCall *call = calls_of_grid();
@@ -245,7 +245,7 @@ static void watched_groups_of_a_large_grid_are_searched_quickly(void **state)
 
 /* ---- lists of ranks -------------------------------------------------------------------------- */
 
-static void any_list_of_ranks_is_stored_as_runs_in_its_order(void **state)
+static void test_any_list_of_ranks_is_stored_as_runs_in_its_order(void **state)
 {
     (void)state;
     uint64_t seed = 9;
@@ -282,7 +282,7 @@ static void expect_list(const int *rank, int n, const char *expected)
 }
 
 /* A list of up to 64 ranks is complete, however long their numbers are; one of more is short. */
-static void long_lists_of_ranks_are_short(void **state)
+static void test_messages_list_only_the_first_ranks_of_a_long_list(void **state)
 {
     (void)state;
     static int rank[RANKS];
@@ -326,7 +326,7 @@ static void expect_hosts(int first, int n, int step, const char *expected)
     assert_string_equal(rank_hosts(&none, rank, n, text, sizeof text), "");
 }
 
-static void a_few_machines_of_ranks_are_named(void **state)
+static void test_messages_name_at_most_three_machines(void **state)
 {
     (void)state;
     expect_hosts(9, 1, 1, "on n2");
@@ -340,12 +340,12 @@ static void a_few_machines_of_ranks_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_search_goes_through_all_ranks),
-        cmocka_unit_test(ranks_that_wait_in_the_same_call_are_examined_once),
-        cmocka_unit_test(watched_groups_of_a_large_grid_are_searched_quickly),
-        cmocka_unit_test(any_list_of_ranks_is_stored_as_runs_in_its_order),
-        cmocka_unit_test(long_lists_of_ranks_are_short),
-        cmocka_unit_test(a_few_machines_of_ranks_are_named),
+        cmocka_unit_test(test_a_search_finds_the_end_or_the_cycle_of_a_long_chain_of_waits),
+        cmocka_unit_test(test_a_search_examines_each_call_only_once),
+        cmocka_unit_test(test_watched_groups_of_a_large_grid_are_searched_quickly),
+        cmocka_unit_test(test_any_list_of_ranks_is_stored_as_runs_in_its_order),
+        cmocka_unit_test(test_messages_list_only_the_first_ranks_of_a_long_list),
+        cmocka_unit_test(test_messages_name_at_most_three_machines),
     };
     return cmocka_run_group_tests_name("who is blamed in large worlds", tests, NULL, NULL);
 }

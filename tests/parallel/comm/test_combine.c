@@ -77,7 +77,7 @@ static void check_type(Device *on, DType type)
         }
 }
 
-static void many_ranks_are_combined_on_the_host_in_their_order(void **state)
+static void test_tensors_of_many_ranks_are_reduced_in_rank_order_on_the_host(void **state)
 {
     (void)state;
     static const DType types[] = {F64, F32, I64, I32};
@@ -85,7 +85,7 @@ static void many_ranks_are_combined_on_the_host_in_their_order(void **state)
         check_type(NULL, types[t]);
 }
 
-static void many_ranks_are_combined_on_a_device_in_their_order(void **state)
+static void test_tensors_of_many_ranks_are_reduced_in_rank_order_on_a_device(void **state)
 {
     (void)state;
     const DeviceOptions options = {.threads = 2, .local_ranks = 1};
@@ -100,8 +100,8 @@ static void many_ranks_are_combined_on_a_device_in_their_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(many_ranks_are_combined_on_the_host_in_their_order),
-        cmocka_unit_test(many_ranks_are_combined_on_a_device_in_their_order),
+        cmocka_unit_test(test_tensors_of_many_ranks_are_reduced_in_rank_order_on_the_host),
+        cmocka_unit_test(test_tensors_of_many_ranks_are_reduced_in_rank_order_on_a_device),
     };
     return cmocka_run_group_tests_name("sums of many ranks", tests, NULL, NULL);
 }

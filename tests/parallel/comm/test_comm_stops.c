@@ -111,7 +111,7 @@ static void test_time_while_the_process_is_stopped_does_not_count_as_waiting(voi
 
 /* On a busy machine every sleep is late; if the lateness did not count, a thread that sleeps 10 ms
  * at a time would notice a deadline much too late. */
-static void test_a_late_wake_counts_but_a_stop_counts_for_50_ms_at_most(void **state)
+static void test_oversleeping_counts_as_waiting_but_at_most_50_ms_of_it(void **state)
 {
     (void)state;
     double now = seconds_now();
@@ -125,7 +125,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_time_while_the_process_is_stopped_does_not_count_as_waiting),
-        cmocka_unit_test(test_a_late_wake_counts_but_a_stop_counts_for_50_ms_at_most),
+        cmocka_unit_test(test_oversleeping_counts_as_waiting_but_at_most_50_ms_of_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

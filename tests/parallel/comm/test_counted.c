@@ -61,7 +61,7 @@ static void compare(Comm *world, void *context)
     comm_close(&counted);
 }
 
-static void test_host_calls_act_as_if_all_ranks_passed_the_same(void **state)
+static void test_host_calls_act_as_if_all_ranks_had_passed_the_same_value(void **state)
 {
     (void)state;
     for (int ranks = 1; ranks <= MOST; ranks++)
@@ -69,7 +69,7 @@ static void test_host_calls_act_as_if_all_ranks_passed_the_same(void **state)
 }
 
 /* A line of a line: its ranks are known as ranks of the world. */
-static void test_a_line_knows_its_ranks_of_the_world(void **state)
+static void test_a_line_of_a_line_stores_its_members_ranks_in_the_world(void **state)
 {
     (void)state;
     Comm world = comm_counted(65535, COMM_MAX_RANKS);
@@ -106,7 +106,7 @@ static int exit_of(const CommLine *line)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-static void test_a_line_without_this_rank_is_a_bug(void **state)
+static void test_a_line_that_does_not_contain_this_rank_is_refused(void **state)
 {
     (void)state;
     assert_int_equal(exit_of(&(CommLine){1, 2, 5}), 0);
@@ -120,9 +120,9 @@ static void test_a_line_without_this_rank_is_a_bug(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_host_calls_act_as_if_all_ranks_passed_the_same),
-        cmocka_unit_test(test_a_line_knows_its_ranks_of_the_world),
-        cmocka_unit_test(test_a_line_without_this_rank_is_a_bug),
+        cmocka_unit_test(test_host_calls_act_as_if_all_ranks_had_passed_the_same_value),
+        cmocka_unit_test(test_a_line_of_a_line_stores_its_members_ranks_in_the_world),
+        cmocka_unit_test(test_a_line_that_does_not_contain_this_rank_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

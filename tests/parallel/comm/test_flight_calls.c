@@ -234,7 +234,7 @@ static void run_waits(Comm *world, void *context)
 }
 
 /* A rank that waits has an unfinished entry, and another thread reads it. */
-static void test_a_wait_is_seen_by_another_thread(void **state)
+static void test_another_thread_can_read_in_which_call_a_rank_waits(void **state)
 {
     (void)state;
     if (getenv("TEST_RANKS")) return; /* processes do not see each other's flights */
@@ -330,7 +330,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_collective_is_recorded),
         cmocka_unit_test(test_messages_are_numbered_per_pair_of_ranks),
-        cmocka_unit_test(test_a_wait_is_seen_by_another_thread),
+        cmocka_unit_test(test_another_thread_can_read_in_which_call_a_rank_waits),
         cmocka_unit_test(test_every_op_and_copy_is_recorded),
         cmocka_unit_test(test_calls_through_nccl_are_recorded),
     };

@@ -197,7 +197,7 @@ static void expect_the_only_wait(ChildBody body)
                               "answer\n");
 }
 
-static void test_the_guard_ends_the_wait_that_is_left_when_another_is_removed(void **state)
+static void test_the_guard_still_ends_a_wait_after_another_wait_was_removed(void **state)
 {
     (void)state;
     expect_the_only_wait(one_of_two_watches_is_removed);
@@ -261,7 +261,7 @@ static void fail_without_an_answer(void *context)
     (fail)(EXIT_DAMAGED, "a file is torn");
 }
 
-static void test_a_failure_ends_within_five_seconds_without_an_answer(void **state)
+static void test_a_failing_rank_ends_in_5_s_if_its_request_to_print_gets_no_answer(void **state)
 {
     char text[256];
     double start = seconds_now();
@@ -276,10 +276,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_guard_ends_a_process_whose_deadlines_are_not_enforced),
         cmocka_unit_test(test_the_guard_ends_no_wait_whose_deadline_another_thread_enforces),
-        cmocka_unit_test(test_the_guard_ends_the_wait_that_is_left_when_another_is_removed),
+        cmocka_unit_test(test_the_guard_still_ends_a_wait_after_another_wait_was_removed),
         cmocka_unit_test(test_the_guard_leaves_no_descriptor_open_when_it_starts_again),
         cmocka_unit_test(test_the_guard_ends_a_wait_of_a_process_forked_from_a_watched_one),
-        cmocka_unit_test(test_a_failure_ends_within_five_seconds_without_an_answer),
+        cmocka_unit_test(test_a_failing_rank_ends_in_5_s_if_its_request_to_print_gets_no_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -177,7 +177,7 @@ static void handshake_through(Middle *m)
     close(m->fd[1]);
 }
 
-static void test_bytes_may_arrive_one_by_one(void **state)
+static void test_a_handshake_succeeds_if_its_bytes_arrive_one_by_one(void **state)
 {
     (void)state;
     for (int piece = 1; piece <= HANDSHAKE_BYTES; piece += 1 + piece / 3) {
@@ -190,7 +190,7 @@ static void test_bytes_may_arrive_one_by_one(void **state)
 }
 
 /* One bit is changed, or the connection is cut, at each byte of a handshake that is right. */
-static void test_no_cut_or_changed_handshake_is_accepted(void **state)
+static void test_no_truncated_or_altered_handshake_is_accepted(void **state)
 {
     (void)state;
     for (int victim = 0; victim < 2; victim++) {
@@ -279,7 +279,7 @@ static void test_reflected_bytes_prove_nothing(void **state)
 }
 
 /* Both hellos are exchanged: a proof of the connecting side with the label of the other one. */
-static void test_the_proof_of_one_direction_does_not_hold_in_the_other(void **state)
+static void test_a_proof_made_for_the_other_side_is_refused(void **state)
 {
     Pair p;
     unsigned char text[16 + 2 * HANDSHAKE_HELLO_BYTES], proof[HANDSHAKE_PROOF_BYTES] = {1};
@@ -300,7 +300,7 @@ static void test_the_proof_of_one_direction_does_not_hold_in_the_other(void **st
     }
 }
 
-static void test_garbage_is_refused_and_a_silent_peer_is_waited_for(void **state)
+static void test_garbage_is_refused_but_an_incomplete_hello_is_not(void **state)
 {
     static const char *const garbage[] = {
         "GET / HTTP/1.1\r\n\r\n", "", "\n", "train", "train.c", "train.d>", "train.c>\1"};
@@ -335,12 +335,12 @@ int main(void)
         cmocka_unit_test(test_two_sides_with_the_same_secret_accept_each_other),
         cmocka_unit_test(test_a_wrong_secret_is_refused_on_both_sides),
         cmocka_unit_test(test_another_name_or_version_is_distinguished_from_a_wrong_secret),
-        cmocka_unit_test(test_bytes_may_arrive_one_by_one),
+        cmocka_unit_test(test_a_handshake_succeeds_if_its_bytes_arrive_one_by_one),
         cmocka_unit_test(test_recorded_bytes_prove_nothing_on_another_connection),
         cmocka_unit_test(test_reflected_bytes_prove_nothing),
-        cmocka_unit_test(test_the_proof_of_one_direction_does_not_hold_in_the_other),
-        cmocka_unit_test(test_garbage_is_refused_and_a_silent_peer_is_waited_for),
-        cmocka_unit_test(test_no_cut_or_changed_handshake_is_accepted),
+        cmocka_unit_test(test_a_proof_made_for_the_other_side_is_refused),
+        cmocka_unit_test(test_garbage_is_refused_but_an_incomplete_hello_is_not),
+        cmocka_unit_test(test_no_truncated_or_altered_handshake_is_accepted),
         cmocka_unit_test(test_a_peer_that_has_closed_its_connection_counts_as_lost),
     };
     return cmocka_run_group_tests_name("handshake", tests, NULL, NULL);

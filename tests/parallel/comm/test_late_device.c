@@ -164,7 +164,7 @@ static LateVerdict update_on_the_host(bool waits)
     return v;
 }
 
-static void test_work_on_page_locked_memory_is_repeated_from_its_beginning(void **state)
+static void test_a_missing_wait_for_page_locked_memory_changes_the_result(void **state)
 {
     (void)state;
     LateVerdict v = update_on_the_host(true);
@@ -333,7 +333,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_work_is_done_only_when_the_host_waits_for_it),
         cmocka_unit_test(test_a_missing_wait_between_streams_changes_the_result),
-        cmocka_unit_test(test_work_on_page_locked_memory_is_repeated_from_its_beginning),
+        cmocka_unit_test(test_a_missing_wait_for_page_locked_memory_changes_the_result),
         cmocka_unit_test(test_leaving_out_any_wait_of_a_collective_changes_the_result),
     };
     return cmocka_run_group_tests_name("late device", tests, NULL, NULL);

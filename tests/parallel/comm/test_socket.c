@@ -151,7 +151,7 @@ static void test_a_stranger_is_not_taken_for_a_rank(void **state)
 
 /* Rank 0 asks all ranks once one has waited for as long as the timeout. Each wait has its own
  * time. */
-static void test_rank_0_asks_when_a_wait_reaches_the_timeout(void **state)
+static void test_rank_0_asks_for_reports_when_a_wait_reaches_the_timeout(void **state)
 {
     char err[256];
     SocketService service = {.nudge = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
@@ -211,7 +211,7 @@ int main(void)
         cmocka_unit_test(test_sums_of_many_blocks_have_the_same_bits_as_sums_in_rank_order),
         cmocka_unit_test(test_steps_after_the_first_allocate_nothing),
         cmocka_unit_test(test_a_stranger_is_not_taken_for_a_rank),
-        cmocka_unit_test(test_rank_0_asks_when_a_wait_reaches_the_timeout),
+        cmocka_unit_test(test_rank_0_asks_for_reports_when_a_wait_reaches_the_timeout),
         cmocka_unit_test(test_a_rank_that_is_not_in_a_group_cannot_send_to_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -60,7 +60,7 @@ static void test_rank_0_keeps_only_the_connections_of_its_children(void **state)
     expect_tree(90, 70, TREE_FAN_OUT);
 }
 
-static void test_hundreds_of_ranks_use_a_tree_of_several_levels(void **state)
+static void test_hundreds_of_ranks_connect_a_tree_of_several_levels_in_20_s(void **state)
 {
     double start = seconds_now();
     (void)state;
@@ -208,7 +208,7 @@ static SocketLinks *made_up_links(int ranks)
 
 /* All wait for rank 2 at a meeting, and rank 1, which is above it, does not answer. If rank 0
  * looked at all members for each that waits, it would take seconds. */
-static void test_many_ranks_wait_for_one_that_is_cut_off(void **state)
+static void test_many_waits_for_a_rank_that_is_cut_off_are_judged_quickly(void **state)
 {
     enum { MANY = 16384 };
     const double timeout = 1;
@@ -245,8 +245,8 @@ int main(void)
         cmocka_unit_test(test_the_silent_rank_that_cuts_off_other_ranks_is_named),
         cmocka_unit_test(test_ranks_below_one_that_does_not_answer_are_not_blamed),
         cmocka_unit_test(test_ranks_below_a_silent_one_end_within_two_seconds),
-        cmocka_unit_test(test_many_ranks_wait_for_one_that_is_cut_off),
-        cmocka_unit_test(test_hundreds_of_ranks_use_a_tree_of_several_levels),
+        cmocka_unit_test(test_many_waits_for_a_rank_that_is_cut_off_are_judged_quickly),
+        cmocka_unit_test(test_hundreds_of_ranks_connect_a_tree_of_several_levels_in_20_s),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -101,7 +101,7 @@ static void wait_for_one(void *context)
     (fail)(EXIT_OK, "nobody is blamed");
 }
 
-static void test_rank_0_finds_the_one_of_65536_that_all_wait_for(void **state)
+static void test_rank_0_finds_the_one_of_65536_ranks_that_all_others_wait_for(void **state)
 {
     char text[1024];
     double most = getenv("TEST_SAMPLE") ? 20 : 4, start = seconds_now();
@@ -148,7 +148,7 @@ static void test_an_orderly_end_of_65536_ranks_takes_little_work(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rank_0_finds_the_one_of_65536_that_all_wait_for),
+        cmocka_unit_test(test_rank_0_finds_the_one_of_65536_ranks_that_all_others_wait_for),
         cmocka_unit_test(test_an_orderly_end_of_65536_ranks_takes_little_work),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

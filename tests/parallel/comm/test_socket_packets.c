@@ -97,7 +97,7 @@ static void test_packets_arrive_whole_and_in_order_however_they_are_split(void *
     free_pair(&b);
 }
 
-static void test_bytes_that_are_not_a_packet_count_as_a_lost_peer(void **state)
+static void test_a_peer_that_sends_an_invalid_packet_counts_as_lost(void **state)
 {
     const struct {
         SocketPacketHead head;
@@ -158,7 +158,7 @@ static void test_a_packet_is_being_sent_until_the_other_side_has_it(void **state
 }
 
 /* A receiver that is stopped costs nothing but what there is room for. */
-static void test_a_packet_without_room_is_refused_whole(void **state)
+static void test_a_packet_that_does_not_fit_is_refused_as_a_whole(void **state)
 {
     Pair p = make_pair();
     SocketWord word = socket_word(PACKET_ASK);
@@ -181,7 +181,7 @@ static void test_a_packet_without_room_is_refused_whole(void **state)
 /* ---- any bytes ------------------------------------------------------------------------------- */
 
 /* Packets that a rank may send, with a few bytes changed. */
-static void test_changed_packets_do_not_damage_the_state_of_rank_0(void **state)
+static void test_altered_packets_do_not_damage_the_state_of_rank_0(void **state)
 {
     unsigned seed = 5;
     int runs = getenv("TEST_SAMPLE") ? 500 : 5000;
@@ -281,7 +281,7 @@ static void test_rank_0_rejects_reports_that_no_rank_can_make(void **state)
 }
 
 /* Members that are too uneven for one packet come from member 0 in several. */
-static void test_a_group_of_uneven_ranks_is_known_after_several_packets(void **state)
+static void test_the_ranks_of_an_uneven_group_are_reported_in_several_packets(void **state)
 {
     enum { RANKS = 2000, SIZE = 600 };
     static int rank[SIZE];
@@ -340,13 +340,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_packets_arrive_whole_and_in_order_however_they_are_split),
-        cmocka_unit_test(test_bytes_that_are_not_a_packet_count_as_a_lost_peer),
+        cmocka_unit_test(test_a_peer_that_sends_an_invalid_packet_counts_as_lost),
         cmocka_unit_test(test_an_incomplete_packet_is_not_delivered),
         cmocka_unit_test(test_a_packet_is_being_sent_until_the_other_side_has_it),
-        cmocka_unit_test(test_a_packet_without_room_is_refused_whole),
-        cmocka_unit_test(test_changed_packets_do_not_damage_the_state_of_rank_0),
+        cmocka_unit_test(test_a_packet_that_does_not_fit_is_refused_as_a_whole),
+        cmocka_unit_test(test_altered_packets_do_not_damage_the_state_of_rank_0),
         cmocka_unit_test(test_rank_0_rejects_reports_that_no_rank_can_make),
-        cmocka_unit_test(test_a_group_of_uneven_ranks_is_known_after_several_packets),
+        cmocka_unit_test(test_the_ranks_of_an_uneven_group_are_reported_in_several_packets),
         cmocka_unit_test(test_groups_are_kept_until_all_members_have_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -128,7 +128,7 @@ static void fill_parent(Fixture *f)
 
 /* ---- upwards --------------------------------------------------------------------------------- */
 
-static void test_the_star_is_left_once_the_tree_stands(void **state)
+static void test_a_rank_uses_the_tree_once_rank_0_has_closed_its_star_connection(void **state)
 {
     (void)state;
     Fixture *f = open_fixture();
@@ -160,7 +160,7 @@ static void test_the_star_is_left_once_the_tree_stands(void **state)
     close_fixture(f);
 }
 
-static void test_children_are_passed_on_and_only_for_those_below_them(void **state)
+static void test_a_child_may_send_packets_only_of_itself_and_ranks_below_it(void **state)
 {
     (void)state;
     Fixture *f = open_fixture();
@@ -182,7 +182,7 @@ static void test_children_are_passed_on_and_only_for_those_below_them(void **sta
     close_fixture(f);
 }
 
-static void test_a_lost_child_is_reported_unless_all_have_left(void **state)
+static void test_a_lost_child_is_reported_unless_all_ranks_have_left(void **state)
 {
     (void)state;
     for (int farewell = 0; farewell <= 1; farewell++) {
@@ -229,7 +229,7 @@ static void test_packets_of_children_wait_while_the_buffer_to_the_parent_is_full
     close_fixture(f);
 }
 
-static void test_every_connection_is_polled(void **state)
+static void test_a_rank_polls_the_star_and_then_its_parent_and_all_its_children(void **state)
 {
     (void)state;
     Fixture *f = open_fixture();
@@ -284,7 +284,7 @@ static void test_packets_from_the_parent_reach_the_ranks_they_are_addressed_to(v
 }
 
 /* A child that reads nothing gets no second question, but every word that comes once. */
-static void test_a_question_needs_room_and_a_verdict_does_not(void **state)
+static void test_an_unsent_question_holds_back_further_questions_but_no_verdict(void **state)
 {
     (void)state;
     Fixture *f = open_fixture();
@@ -317,7 +317,7 @@ static void test_the_end_of_this_rank_is_reported_to_all_ranks_below_it(void **s
 }
 
 /* At the end of the program a rank waits until its children have ended, but not for ever. */
-static void test_the_rank_waits_for_its_children_at_the_end(void **state)
+static void test_at_the_end_a_rank_waits_for_its_children_but_not_forever(void **state)
 {
     (void)state;
     for (int open = 0; open <= 1; open++) {
@@ -339,7 +339,7 @@ static void test_the_rank_waits_for_its_children_at_the_end(void **state)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static void test_children_hear_that_this_rank_lives_and_who_above_is_silent(void **state)
+static void test_a_sign_of_life_tells_children_which_rank_above_is_silent(void **state)
 {
     (void)state;
     static const struct {
@@ -384,16 +384,16 @@ static void test_a_rank_that_has_left_still_tells_rank_0_that_it_is_alive(void *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_star_is_left_once_the_tree_stands),
-        cmocka_unit_test(test_children_are_passed_on_and_only_for_those_below_them),
-        cmocka_unit_test(test_a_lost_child_is_reported_unless_all_have_left),
+        cmocka_unit_test(test_a_rank_uses_the_tree_once_rank_0_has_closed_its_star_connection),
+        cmocka_unit_test(test_a_child_may_send_packets_only_of_itself_and_ranks_below_it),
+        cmocka_unit_test(test_a_lost_child_is_reported_unless_all_ranks_have_left),
         cmocka_unit_test(test_packets_of_children_wait_while_the_buffer_to_the_parent_is_full),
-        cmocka_unit_test(test_every_connection_is_polled),
+        cmocka_unit_test(test_a_rank_polls_the_star_and_then_its_parent_and_all_its_children),
         cmocka_unit_test(test_packets_from_the_parent_reach_the_ranks_they_are_addressed_to),
-        cmocka_unit_test(test_a_question_needs_room_and_a_verdict_does_not),
+        cmocka_unit_test(test_an_unsent_question_holds_back_further_questions_but_no_verdict),
         cmocka_unit_test(test_the_end_of_this_rank_is_reported_to_all_ranks_below_it),
-        cmocka_unit_test(test_the_rank_waits_for_its_children_at_the_end),
-        cmocka_unit_test(test_children_hear_that_this_rank_lives_and_who_above_is_silent),
+        cmocka_unit_test(test_at_the_end_a_rank_waits_for_its_children_but_not_forever),
+        cmocka_unit_test(test_a_sign_of_life_tells_children_which_rank_above_is_silent),
         cmocka_unit_test(test_a_rank_that_has_left_still_tells_rank_0_that_it_is_alive),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -214,7 +214,7 @@ static const ProcessEnd ends[] = {
     {"strangers", strangers_wait, 2, TIMEOUT, EXIT_OK, {NULL}},
 };
 
-static void test_ranks_that_get_no_answer_end_or_continue_as_expected(void **state)
+static void test_a_silent_rank_ends_the_program_but_a_slow_one_does_not(void **state)
 {
     (void)state;
     socket_hub_set_last_wait(TIMEOUT);
@@ -223,7 +223,7 @@ static void test_ranks_that_get_no_answer_end_or_continue_as_expected(void **sta
 }
 
 /* At the end, a short timeout does not limit how long a rank may take to leave. */
-static void test_a_rank_may_exit_after_a_short_timeout_has_passed(void **state)
+static void test_at_the_end_a_rank_may_take_longer_than_a_short_timeout_to_leave(void **state)
 {
     const ProcessEnd end = {"a slow end", others_leave_one_by_one, 2, 0.2, EXIT_OK, {NULL}};
     (void)state;
@@ -260,7 +260,7 @@ static void join_without_descriptors(void *context)
     _exit(code[1] == EXIT_SYSTEM ? code[0] : 0);
 }
 
-static void test_a_failure_before_joining_reaches_the_others(void **state)
+static void test_a_rank_that_fails_before_joining_ends_the_other_ranks(void **state)
 {
     char text[512];
     (void)state;
@@ -272,9 +272,9 @@ static void test_a_failure_before_joining_reaches_the_others(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_that_get_no_answer_end_or_continue_as_expected),
-        cmocka_unit_test(test_a_rank_may_exit_after_a_short_timeout_has_passed),
-        cmocka_unit_test(test_a_failure_before_joining_reaches_the_others),
+        cmocka_unit_test(test_a_silent_rank_ends_the_program_but_a_slow_one_does_not),
+        cmocka_unit_test(test_at_the_end_a_rank_may_take_longer_than_a_short_timeout_to_leave),
+        cmocka_unit_test(test_a_rank_that_fails_before_joining_ends_the_other_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,7 +45,7 @@ static int check_place(int size, int member, int fan_out)
     return level;
 }
 
-static void test_children_divide_what_is_below_a_member(void **state)
+static void test_the_ranges_of_a_members_children_cover_all_members_below_it(void **state)
 {
     const int fan_outs[] = {1, 2, 3, 7, 64}, sizes[] = {1000, 4161, 10000, 65535, 65536};
     (void)state;
@@ -145,7 +145,7 @@ static int random_machines(unsigned *seed, int ranks, int *machine)
     return count;
 }
 
-static void test_control_packets_find_their_way_on_any_machines(void **state)
+static void test_the_control_tree_connects_all_ranks_however_machines_are_numbered(void **state)
 {
     enum { MOST = 300 };
     const int fan_outs[] = {1, 2, 3, 8, 64};
@@ -173,7 +173,7 @@ static void test_control_packets_find_their_way_on_any_machines(void **state)
     socket_tree_set_fan_out(0);
 }
 
-static void test_control_packets_of_65536_ranks_pass_few_others(void **state)
+static void test_the_control_tree_of_65536_ranks_has_at_most_4_levels(void **state)
 {
     const struct {
         int on_each, levels; /* ranks on each machine; between rank 0 and the farthest rank */
@@ -346,13 +346,13 @@ static void expect_ends(ProcessLinks links)
     socket_tree_set_fan_out(0);
 }
 
-static void test_calls_that_differ_and_late_answers_are_found_in_a_tree(void **state)
+static void test_different_calls_and_missing_answers_in_a_tree_end_the_program(void **state)
 {
     (void)state;
     expect_ends(LINKS_IPV4);
 }
 
-static void test_a_star_finds_calls_that_differ_and_late_answers(void **state)
+static void test_different_calls_in_a_star_end_the_program(void **state)
 {
     (void)state;
     process_links_choose(LINKS_IPV4);
@@ -360,7 +360,7 @@ static void test_a_star_finds_calls_that_differ_and_late_answers(void **state)
         process_expect_end(&ends[i], 1);
 }
 
-static void test_local_sockets_find_calls_that_differ_and_late_answers(void **state)
+static void test_different_calls_and_missing_answers_end_a_program_on_one_machine(void **state)
 {
     (void)state;
     expect_ends(LINKS_LOCAL);
@@ -369,14 +369,14 @@ static void test_local_sockets_find_calls_that_differ_and_late_answers(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_children_divide_what_is_below_a_member),
+        cmocka_unit_test(test_the_ranges_of_a_members_children_cover_all_members_below_it),
         cmocka_unit_test(test_small_groups_use_a_star_around_member_0),
         cmocka_unit_test(test_connections_and_messages_of_a_process_in_a_tree_are_bounded),
-        cmocka_unit_test(test_control_packets_find_their_way_on_any_machines),
-        cmocka_unit_test(test_control_packets_of_65536_ranks_pass_few_others),
-        cmocka_unit_test(test_calls_that_differ_and_late_answers_are_found_in_a_tree),
-        cmocka_unit_test(test_a_star_finds_calls_that_differ_and_late_answers),
-        cmocka_unit_test(test_local_sockets_find_calls_that_differ_and_late_answers),
+        cmocka_unit_test(test_the_control_tree_connects_all_ranks_however_machines_are_numbered),
+        cmocka_unit_test(test_the_control_tree_of_65536_ranks_has_at_most_4_levels),
+        cmocka_unit_test(test_different_calls_and_missing_answers_in_a_tree_end_the_program),
+        cmocka_unit_test(test_different_calls_in_a_star_end_the_program),
+        cmocka_unit_test(test_different_calls_and_missing_answers_end_a_program_on_one_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -334,7 +334,7 @@ static void hosts_wait_for_rank_0_which_prints(Comm *world, void *context)
     comm_barrier(world);
 }
 
-static void test_hosts_wait_as_long_as_rank_0s_console_is_blocked(void **state)
+static void test_hosts_outwait_their_timeout_while_rank_0s_console_is_blocked(void **state)
 {
     const RankEnd end = {"console, hosts", hosts_wait_for_rank_0_which_prints, 4, 0, {"\n0"}};
     int said;
@@ -347,7 +347,7 @@ static void test_hosts_wait_as_long_as_rank_0s_console_is_blocked(void **state)
 /* ---- one process ----------------------------------------------------------------------------- */
 
 /* Without looks it is not known whether the call has ended. */
-static void test_a_transport_that_is_stuck_itself_gets_30_more_seconds(void **state)
+static void test_a_call_may_take_30_s_longer_while_its_transport_is_stuck(void **state)
 {
     Group g;
     const Comm world = {.rank = 0};
@@ -379,8 +379,8 @@ int main(void)
         cmocka_unit_test(test_rank_0_ends_the_program_and_names_the_rank_that_others_wait_for),
         cmocka_unit_test(test_progress_and_calls_without_a_limit_do_not_end_the_program),
         cmocka_unit_test(test_time_does_not_count_while_rank_0s_console_is_blocked),
-        cmocka_unit_test(test_hosts_wait_as_long_as_rank_0s_console_is_blocked),
-        cmocka_unit_test(test_a_transport_that_is_stuck_itself_gets_30_more_seconds),
+        cmocka_unit_test(test_hosts_outwait_their_timeout_while_rank_0s_console_is_blocked),
+        cmocka_unit_test(test_a_call_may_take_30_s_longer_while_its_transport_is_stuck),
     };
     setenv("TEST_RANKS", "processes", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
