@@ -5,9 +5,9 @@
 
 #include <math.h>
 
-/* The logarithm of a product's FLOP/s, assuming that its time without the launch is all arithmetic,
- * and its weight in the fit: the larger the share of the launch in the time, the more an error of
- * the time changes the logarithm. */
+/* log_rate: the logarithm of a product's FLOP/s, if its whole time except the launch is arithmetic.
+ * weight: its weight in the fit, which is smaller if the launch is a larger share of the time,
+ * because an error of the time then changes the logarithm more. */
 typedef struct {
     double log_rate, weight;
 } Rate;
@@ -74,8 +74,8 @@ FittedAttention fit_attention(double short_length, double short_rate, double lon
 
 double fit_bandwidth(const CallsMeasured *measured, bool host)
 {
-    const double LEAST_SHARE =
-        0.1; /* of a large call's time; if less is left, nothing is subtracted */
+    /* If less than this share of a large call's time would be left, nothing is subtracted. */
+    const double LEAST_SHARE = 0.1;
     double n = (double)measured->wanted->ranks, logs = 0;
     int sizes = (int)measured->wanted->sizes, calls = 0;
     for (int verb = host ? COMM_ALL_REDUCE : COMM_REDUCE_SCATTER; verb <= COMM_ALL_GATHER; verb++)

@@ -6,50 +6,51 @@
 #include "configs/machine_file/hardware.h"
 #include "parallel/commands/cmd_bench_calls.h"
 
-/* One product, whose result has m rows and n columns, of depth k. */
+/* One measured matrix product: an m x k matrix times a k x n matrix. */
 typedef struct {
     int64_t m, n, k;
     double seconds;
 } MeasuredProduct;
 
-/* Fits the model that a product takes as long as if each of its dimensions were longer by `edge`.
- * Returns the FLOP/s of infinitely large products for which the predicted times differ least from
- * the measured ones (least sum of squared relative errors). The larger the share of the launch in a
- * product's time, the smaller its weight. Sets *error to the root of the mean of the squared
- * errors. */
+/* Fits a model of the time of matrix products: apart from the launch, a product takes as long as if
+ * each of its dimensions were longer by `edge`, at one rate. Returns that rate in FLOP/s, which
+ * very large products reach: the one with the least weighted sum of squared relative errors. A
+ * product has a smaller weight if the launch is a larger share of its time. Sets *error to the root
+ * of the weighted mean of the squared errors. */
 double fit_rate(const MeasuredProduct *product, int n, double launch, double edge, double *error);
-/* Returns the edge with the least error of fit_rate, from 0 to `most`. */
+/* Returns the edge between 0 and `most` for which fit_rate has the least error. */
 double fit_edge(const MeasuredProduct *product, int n, double launch, double most);
 
-/* Sets the peak of products in `dtype` to `rate` / product.most, where `rate` is the rate of
- * infinitely large products. If `known`, the peak is from a data sheet and stays, and product.most
- * is set instead. */
+/* Sets the peak of products in `dtype` to `rate` divided by product.most, where `rate` is the rate
+ * of infinitely large products. If `known`, the peak is from a data sheet and stays, and
+ * product.most is set instead. */
 void fit_peak(Hardware *hardware, DType dtype, double rate, bool known);
 /* Sets how many devices a node has. The number of network interfaces is the preset's, but at most
  * one per device: if only a part of a node is used, it does not get all of them. */
 void fit_node(Hardware *hardware, int devices);
 
-/* Returns the FLOP/s r and the length l for which r T / (T + l) equals the measured FLOP/s at a
- * short and at a long sequence. If l would be negative, l is 0 and r the rate at the long sequence.
- */
+/* The fitted FLOP/s of attention: r T / (T + l) on sequences of length T, where r is `rate` and l
+ * is `length`. */
 typedef struct {
     double rate, length;
 } FittedAttention;
+/* Fits the model to the FLOP/s that were measured at a short and at a long sequence. If l would be
+ * negative, l is 0 and r is the rate at the long sequence. */
 FittedAttention fit_attention(double short_length, double short_rate, double long_length,
                               double long_rate);
 
 /* Returns the bytes per second on the links of a ring: the geometric mean over the collectives at
  * the two largest measured sizes, after the time of the smallest call was subtracted. On GPUs
  * all-reduce is left out, because trees and switches may make it faster than a ring. If the
- * smallest call took nearly as long, as it may on a busy machine, nothing is subtracted; the result
- * is then a lower bound. */
+ * smallest call took nearly as long as a large one, as it may on a busy machine, nothing is
+ * subtracted; the result is then a lower bound. */
 double fit_bandwidth(const CallsMeasured *measured, bool host);
 
-/* Seconds of calls of n ranks. */
+/* The measured calls between `ranks` ranks; times in seconds. */
 typedef struct {
     int ranks;
-    double small_reduce, small_message; /* all-reduce, and exchange with the neighbours, of few
-                                         * bytes */
+    /* Times of an all-reduce and of an exchange with the neighbours, of few bytes. */
+    double small_reduce, small_message;
     double bandwidth; /* bytes per second on the links of a ring, in large calls */
 } MeasuredCalls;
 /* Sets hardware->collective and hardware->inside. A call takes `collective` plus the latency of

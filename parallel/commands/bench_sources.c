@@ -47,7 +47,7 @@ static const char *known(BenchSources *s, const char *key)
     return NULL;
 }
 
-/* Returns whether the measurement does not change the preset's number. */
+/* Returns whether the number `key` is still that of the preset, because it was not measured. */
 static bool of_preset(const BenchSources *s, const char *key)
 {
     static const char *const never[] = {"between_latency", "between_bandwidth", "workspace_bytes",

@@ -7,14 +7,14 @@
 
 typedef struct {
     const Hardware *printed;  /* the numbers of the file */
-    const Hardware *measured; /* the same before hardware_limit */
-    const char *preset;       /* the preset that the file began with */
+    const Hardware *measured; /* these numbers before hardware_limit */
+    const char *preset;       /* the preset on which the file is based */
     const char *by;   /* "./train bench machine, ...": the program, the date and the device */
     bool known;       /* the preset is that of this GPU */
     bool calls;       /* calls between ranks were measured */
     bool f64;         /* the device computes in f64 */
     bool given_ranks; /* --ranks was given */
-    char text[1024];  /* of the last result */
+    char text[1024];  /* the newest result of bench_source */
 } BenchSources;
 
 /* Returns the source of the number `key`; a callback of hardware_print. `context` is a

@@ -69,8 +69,9 @@ static double noted_time(const History *h, int64_t step)
     return NAN;
 }
 
-/* Writes when the checkpoint was saved, in UTC. If its run's metrics do not contain it, that is the
- * modification time of the manifest, the last file that a save writes; in a copy it may differ. */
+/* Writes when the checkpoint was saved, in UTC. If the metrics of its run do not contain the save,
+ * takes the modification time of the manifest, the last file that a save writes. In a copy of the
+ * checkpoint this time may be a later one. */
 static void saved_text(const History *h, int64_t step, const char *path, char *text, size_t n)
 {
     struct stat info;

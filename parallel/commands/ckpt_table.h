@@ -7,15 +7,15 @@
 #include "parallel/report/history.h"
 
 typedef struct {
-    char *folder;    /* the one that holds the checkpoints */
+    char *folder;    /* contains the checkpoints */
     History history; /* of the run; empty if it has no metrics.jsonl that can be read */
     CheckpointBest best;
-    int rows; /* printed so far */
+    int rows; /* number of rows printed so far */
 } CkptTable;
 
 /* Begins a table of the checkpoints in one folder; `checkpoint` is the path of one of them. */
 void ckpt_table_begin(CkptTable *table, const char *checkpoint, const CheckpointBest *best);
-/* Prints the row of an open checkpoint, before the first one the header. */
+/* Prints the row of an open checkpoint. The first call also prints the header before it. */
 void ckpt_table_row(CkptTable *table, const Checkpoint *checkpoint);
 void ckpt_table_end(CkptTable *table);
 

@@ -38,8 +38,8 @@ MemoryLoop memory_loop_open(Device *dev, int64_t n);
 void memory_loop_run(Device *dev, MemoryLoop *l);
 
 /* A copy between two blocks of device memory: by all CPU threads on the CPU, by a device copy on a
- * GPU. Its measured rate is the upper limit for ops that move data. Before another call it serves
- * to evict the call's operands from the caches. */
+ * GPU. Its measured rate is the upper limit for ops that move data. Before another call is
+ * measured, such a copy evicts that call's operands from the caches. */
 typedef struct {
     char *to, *from;
     int64_t bytes, tasks;
@@ -50,17 +50,17 @@ void memory_copy_run(Device *dev, MemoryCopy *s);
 void memory_copy_close(Device *dev, MemoryCopy *s);
 
 /* The buffers for a replay of a step's matrix products: inputs, outputs, weights and their
- * gradients. The products use one range of weights and gradients after another. */
+ * gradients. Each product uses the next range of the weights or gradients. */
 typedef struct {
     Device *dev;
     DType dtype, gradient; /* of the model's storage; of the weights' gradients */
     void *x, *y, *w, *g;   /* device memory; g is NULL if the gradients have the storage type */
     int64_t n_x, n_y, n_weights;
-    int64_t at; /* the next weight */
+    int64_t at; /* index of the next weight that a product will use */
 } Replay;
 
 /* Allocates the buffers in the size that the list of products in the profile needs, and fills them
- * with ordinary numbers. `n_weights` is the number of the model's weights. */
+ * with normally distributed numbers. `n_weights` is the number of the model's weights. */
 Replay replay_open(Device *dev, DType dtype, const Profile *list, int64_t n_weights);
 /* Queues all products of the list, without bias and epilogue. Each result has the dtype that it had
  * in the step: a product that writes f32 gradients takes longer than one that writes 16 bits. */
@@ -85,8 +85,8 @@ typedef struct {
     int count;
 } Operands;
 
-/* Allocates operands with the shapes of case `c` and fills them with ordinary numbers. `storage` is
- * the dtype of the model's weights and activations. */
+/* Allocates operands with the shapes of case `c` and fills them with numbers from their usual
+ * ranges. `storage` is the dtype of the model's weights and activations. */
 Operands operands_create(Device *dev, const OpCase *c, DType storage);
 void operands_release(Device *dev, Operands *o);
 

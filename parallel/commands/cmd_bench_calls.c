@@ -14,7 +14,7 @@
 /* The device and the buffers of one rank. */
 typedef struct {
     Device dev;
-    int64_t bytes; /* of the largest call, and of x and y each */
+    int64_t bytes; /* the size of the largest call, and of x and y each */
     float *x;
     float *y; /* receives messages */
 } Mine;
@@ -59,13 +59,13 @@ static double time_calls(Comm *world, Mine *p, int verb, int64_t bytes, int64_t 
     return (seconds_now() - from) / (double)calls;
 }
 
-/* Returns the median seconds of one call. Calls on small tensors are timed many at a time, unless
- * they are slow. */
+/* Returns the median seconds of one call. Small calls are timed in groups of 10 or 100, unless they
+ * are slow. */
 static double call_seconds(Comm *world, Mine *p, int verb, int64_t bytes, int repetitions)
 {
     const double takes_long = 0.01;
     double seconds[BENCH_MOST_REPETITIONS];
-    /* Enough calls for an exact time; a single one if it is long enough by itself. */
+    /* Enough calls in a row for an exact time. A single call of the largest size is long enough. */
     int64_t calls = bytes < 1 << 20 ? 100 : bytes < LARGEST_CALL ? 10 : 1;
     time_calls(world, p, verb, bytes, 1); /* warms up */
     if (control_max(world, time_calls(world, p, verb, bytes, 1) > takes_long) != 0) calls = 1;

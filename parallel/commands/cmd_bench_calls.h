@@ -22,7 +22,7 @@ enum { CALL_SIZES = 5, SMALLEST_CALL = 1 << 10, LARGEST_CALL = 64 << 20 };
  * ONE_WAY: every even rank sends to the next rank. */
 enum { BOTH_WAYS = COMM_SEND, ONE_WAY, CALL_VERBS };
 
-/* The measurements of rank 0. */
+/* What rank 0 has measured. */
 typedef struct {
     const CallsWanted *wanted;
     char device[160];

@@ -14,7 +14,7 @@
 #include <string.h>
 
 typedef struct {
-    CallsWanted wanted; /* but `kind` */
+    CallsWanted wanted; /* except its `kind`, which is the next field */
     LaunchKind kind;
     ArgList set;
     bool json;
@@ -22,7 +22,8 @@ typedef struct {
 
 enum { USUAL_RANKS = 2 };
 
-/* Returns how many times the tensor's size all n ranks together must read and write in a call. */
+/* Returns how many bytes all n ranks together must read and write in a call, divided by the size of
+ * its tensor. */
 static double streams_of(int verb, int n)
 {
     switch (verb) {
@@ -42,7 +43,8 @@ static void print_row(const CallsMeasured *r, bool json, bool shared, int verb, 
                                          : comm_verb_name[verb];
     double bytes = (double)call_bytes(size), seconds = r->seconds[verb][size];
     double rate = 1e-9 * bytes / seconds;
-    /* The share of memory bandwidth that the call reaches; 1 if it moves each byte only once. */
+    /* The share of memory bandwidth that the call reaches; 1 if it is as fast as moving each byte
+     * once. */
     double share = streams_of(verb, (int)r->wanted->ranks) * bytes / r->memory / seconds;
     if (json) {
         printf("%s{\"verb\":\"%s\",\"bytes\":%.0f,\"us\":%.6g,\"gb_per_s\":%.6g,"
@@ -83,8 +85,8 @@ static void print_result(const CallsMeasured *r, bool json)
         puts("Above 100 %: of calls whose sizes fit the caches, which are faster than memory.");
 }
 
-/* Only needed because ranks that a launcher has started find each other by the settings of a
- * config. */
+/* Connects the ranks that a launcher has started. The command itself needs no config, but such
+ * ranks find each other by the settings of one. */
 static void join(const Arguments *a)
 {
     static const char any[] = "{\"model\": {\"vocab_size\": 256}, \"data\": {\"text\": \"none\"}}";

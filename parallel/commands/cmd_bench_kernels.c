@@ -11,7 +11,8 @@
 
 enum { MOST_PRODUCTS = 64, LAUNCHES = 1000, HEAD = 128 };
 
-/* `ranks` ranks share the memory. */
+/* Allocates the blocks of memory for the measurements. They are smaller if `ranks` ranks share the
+ * memory. */
 static void open_blocks(MachineBench *b, int ranks)
 {
     b->stats = device_alloc(&b->dev, sizeof(double), "a sum");
@@ -55,7 +56,7 @@ static double call_seconds(MachineBench *b, const OpCase *c, DType dtype)
     return fmax(bench_median(seconds, (int)b->a->repetitions), 1e-9);
 }
 
-/* Measures the least time of a kernel: many kernels in a row, each on a few elements. */
+/* Measures the shortest time that a kernel takes: many kernels in a row, each on a few elements. */
 static void measure_launch(MachineBench *b)
 {
     double seconds[BENCH_MOST_REPETITIONS];
@@ -75,7 +76,7 @@ static void measure_launch(MachineBench *b)
     hardware_limit(&b->hardware);
 }
 
-/* Returns the product of a linear layer's op, without its time. */
+/* Returns the dimensions of the matrix product in a linear layer's op. Does not set its time. */
 static MeasuredProduct product_of(const OpCase *c)
 {
     if (c->op == OP_linear_backward_input)
@@ -85,7 +86,8 @@ static MeasuredProduct product_of(const OpCase *c)
     return (MeasuredProduct){.m = c->n, .n = c->outputs, .k = c->cols};
 }
 
-/* Measures the three products of linear layers in one dtype; returns their number. */
+/* Measures the three products of linear layers of several sizes in one dtype. Returns the number of
+ * measurements. */
 static int measure_products(MachineBench *b, DType dtype, MeasuredProduct product[MOST_PRODUCTS])
 {
     static const int64_t
@@ -109,9 +111,10 @@ static int measure_products(MachineBench *b, DType dtype, MeasuredProduct produc
     return n;
 }
 
-/* Fits the peaks and the edge. For a GPU that has a preset, the peaks are from its data sheet, and
- * products in the dtype of training give the share of the peak that large products reach. For all
- * other devices this share is a constant, and the rates of large products give the peaks. */
+/* Fits the peak FLOP/s of each dtype, and the edge (bench_fit.h). For a GPU that has a preset, the
+ * peaks are those of its data sheet, and products in the dtype of training give the share of the
+ * peak that large products reach. For all other devices this share is a constant, and the rates of
+ * large products give the peaks. */
 static void fit_peaks(MachineBench *b)
 {
     /* The dtype that training uses comes first, because its products determine the edge. */
@@ -124,7 +127,7 @@ static void fit_peaks(MachineBench *b)
         /* A device without f64 keeps the preset's peak. */
         if (order[i] == F64 && b->dev.ops_f64 == NULL) continue;
         int n = measure_products(b, order[i], product);
-        /* One thread of a CPU has no larger edge than a GPU. */
+        /* The limit of a GPU is also used for one thread of a CPU, whose edge is not larger. */
         if (i == 0)
             h->product.edge =
                 fit_edge(product, n, h->launch, hardware_limits("product_edge", true).most);
@@ -134,9 +137,9 @@ static void fit_peaks(MachineBench *b)
     h->peak_tf32 = h->cuda ? tf32 * h->peak[BF16] : h->peak[F32];
 }
 
-/* Returns the speed of the products of a GPT-2 block, which also add biases and residuals, apply
- * GELU and accumulate gradients, as a share of the speed of products alone. `one`: the figures of
- * one thread. */
+/* Returns the speed of matrix products within a GPT-2 block, where they also add biases and
+ * residuals, apply GELU and accumulate gradients. 1 is the speed of bare products, which the
+ * figures `one` of one thread predict. */
 static double measure_sustained(MachineBench *b, const Hardware *one)
 {
     const OpCase *cases;
@@ -153,7 +156,8 @@ static double measure_sustained(MachineBench *b, const Hardware *one)
     return alone / within;
 }
 
-/* One of the ranks that measure products at the same time, on their parts of the CPU's threads. */
+/* Measures products on one rank, while the other ranks do the same, each on its part of the CPU's
+ * threads. */
 static int rank_products(Comm *world, void *context)
 {
     MachineBench *all = context, own = *all;
@@ -179,7 +183,7 @@ static int rank_products(Comm *world, void *context)
 
 /* Measures products. On a CPU all ranks measure them at once, since a busy core slows the others
  * down; the node's figures are those of all ranks together. Threads that share a product divide its
- * rows, and each thread's part has an edge. */
+ * rows, so the edge counts once for each thread. */
 static void measure_products_by_type(MachineBench *b)
 {
     if (b->dev.backend->place != PLACE_HOST) {
@@ -223,8 +227,8 @@ static void measure_attention(MachineBench *b)
     }
 }
 
-/* A copy gives the bandwidth. The share of it that kernels reach is measured with the memory-bound
- * calls of a GPT-2 step, each counted as often as a step of 1024 tokens makes it. */
+/* Measures the memory bandwidth with a copy. Then measures what share of it kernels reach, with the
+ * memory-bound calls of a GPT-2 step, each counted as often as a step of 1024 tokens makes it. */
 static void measure_memory(MachineBench *b)
 {
     static const struct {
@@ -259,13 +263,13 @@ static void measure_memory(MachineBench *b)
         bytes += calls[k].times * op_case_bytes(&c, b->dtype, op_case_grad(&c, b->dtype));
         total += calls[k].times * fmax(call_seconds(b, &c, b->dtype) - h->launch, 1e-9);
     }
-    /* Ops that read more than they write may be faster than a copy. */
+    /* Ops that read more than they write may exceed the bandwidth of a copy. */
     h->memory_bandwidth = fmax(h->memory_bandwidth, bytes / total);
     h->memory_efficiency = bytes / total / h->memory_bandwidth;
 }
 
-/* Returns the bytes per second and direction of two copies of equal size at the same time, each on
- * its own stream: one from page-locked memory to the device, the other back. */
+/* Returns the bytes per second in each direction when two copies of equal size run at the same
+ * time, each on its own stream: one from page-locked memory to the device, the other back. */
 static double copied_rate(MachineBench *b, const Tensor to[2], const Tensor from[2])
 {
     double seconds[BENCH_MOST_REPETITIONS];

@@ -1,9 +1,10 @@
 /* cmd_bench_machine.c -- `./train bench machine`: measures this machine and prints a machine file
  * (configs/machine_file). The same code measures CPUs and GPUs; only the sizes differ.
  *
- * First ranks are started for the calls between them, because they may be processes that use GPUs.
- * Then this process opens one device and measures its kernels. What cannot be measured on one
- * machine, such as the network, is taken from a preset, which is then given as the source. */
+ * First it starts ranks and measures the calls between them. They may be processes that use GPUs,
+ * which can be started only before this process opens one. Then it opens one device and measures
+ * its kernels. What cannot be measured on one machine, such as the network, is taken from a preset,
+ * which is then given as the source. */
 #include "parallel/commands/cmd_bench_machine.h"
 #include "model/core/check.h"
 #include "model/core/clock.h"
@@ -21,9 +22,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- what is around the device --------------------------------------------------------------- */
+/* ---- calls between ranks, and the disk ------------------------------------------------------- */
 
-/* Measures calls of --ranks ranks: on CPUs threads, else as many as there are GPUs. */
+/* Measures the calls between --ranks ranks: by default one for each CPU core or for each GPU, and
+ * at least two. */
 static void measure_calls(MachineBench *b)
 {
     DeviceSurvey seen = device_survey(b->a->device);
@@ -39,7 +41,7 @@ static void measure_calls(MachineBench *b)
                                 .kind = b->a->kind};
     CallsMeasured m;
     b->devices = (int)(host ? wanted.ranks : max_i64(devices, 1));
-    /* Ranks that share a GPU do not measure links between GPUs. */
+    /* With a single GPU there are no links between GPUs to measure. */
     if (!host && devices < 2) return;
     int code = calls_measure(&wanted, &m);
     if (code != EXIT_OK) exit(code);
@@ -50,7 +52,7 @@ static void measure_calls(MachineBench *b)
                                   .bandwidth = fit_bandwidth(&m, host)};
 }
 
-/* Writes and syncs a file in the folder --disk, and removes it. */
+/* Measures how fast a file is written and synced in the folder --disk, and removes it. */
 static void measure_disk(MachineBench *b)
 {
     char err[512];
@@ -78,8 +80,8 @@ static void measure_disk(MachineBench *b)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* Begins with the preset of the open GPU, or with the most similar one, and with what the system
- * reports about this machine. */
+/* Sets the numbers to those of the preset of the open GPU, or of the most similar preset, and to
+ * what the system reports about this machine. */
 static void begin(MachineBench *b, const char *description)
 {
     char gpu[64], err[512];

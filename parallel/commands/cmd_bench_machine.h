@@ -24,13 +24,13 @@ typedef struct {
     void *stats;       /* a double in device memory */
     DType dtype;       /* dtype of memory-bound ops and of attention: bf16 on a GPU, f32 on a CPU */
     Hardware hardware;
-    const char *preset; /* that the file begins with */
+    const char *preset; /* on which the file is based */
     bool known;         /* the preset is that of this GPU, so its peaks are those of a data sheet */
     DeviceFacts facts;
     int devices;            /* of this node: GPUs, or the ranks that share its CPU */
     bool calls;             /* calls between ranks are measured */
-    MeasuredCalls of_ranks; /* if so */
-    double launch;          /* as measured, perhaps beyond its limits */
+    MeasuredCalls of_ranks; /* valid if `calls` */
+    double launch;          /* the measured time of a launch, before hardware_limit */
     Progress progress;
     bool quiet; /* prints no progress */
 } MachineBench;
@@ -41,8 +41,8 @@ static inline int64_t bench_scaled(const MachineBench *b, int64_t whole)
     return max_i64(whole * b->a->size / MACHINE_WHOLE, 16);
 }
 
-/* Measures what the open device computes and moves: launch, product, peak, attention_*, memory_*.
- */
+/* Measures kernels of the open device and its link to the host. Sets launch, product, the peaks,
+ * attention_*, memory_* and host_bandwidth of b->hardware. */
 void bench_machine_kernels(MachineBench *b);
 
 #endif

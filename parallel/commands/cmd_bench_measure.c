@@ -36,7 +36,7 @@ double bench_median(double *x, int n)
     return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
 }
 
-/* ---- ceilings -------------------------------------------------------------------------------- */
+/* ---- memory bandwidth ------------------------------------------------------------------------ */
 
 MemoryLoop memory_loop_open(Device *dev, int64_t n)
 {
@@ -80,7 +80,8 @@ MemoryCopy memory_copy_open(Device *dev, int64_t bytes)
     MemoryCopy s = {.bytes = bytes};
     s.to = device_alloc(dev, 2 * (size_t)bytes, "the copied blocks");
     s.from = s.to + bytes;
-    op_fill(dev, tensor_1d(s.to, U8, 2 * bytes), 1); /* replaces the shared page of zeros */
+    /* Pages that were never written would all map to one page of zeros. */
+    op_fill(dev, tensor_1d(s.to, U8, 2 * bytes), 1);
     return s;
 }
 

@@ -69,9 +69,9 @@ static Tensor words_of(StepDecision *decision)
 }
 
 /* Fills integers and doubles on the host, which supports every dtype, and copies them to the
- * device. Integers are multiples of a prime modulo their range, so the rows of a table are visited
- * out of order; a table of segments gets valid segments, and other integers are 0. Doubles are all
- * the middle of their range. */
+ * device. FILL_INTEGER: multiples of a prime modulo their range, so the rows of a table are visited
+ * out of order. FILL_SEGMENTS: valid segments. Other integers are 0, and doubles are the middle of
+ * their range. */
 static void fill_from_host(Device *dev, const OpCase *c, const OperandSpec *s, Tensor t)
 {
     int64_t n = tensor_count(t), range = (int64_t)(s->high - s->low);

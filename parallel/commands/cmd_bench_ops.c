@@ -128,7 +128,7 @@ static int bench_ops(const void *values)
            "% ceiling");
     for (int i = 0; i < count; i++) {
         OpCase c = op_case_at(&cases[i], a->tokens);
-        /* Only bf16 weights are rounded stochastically. */
+        /* Stochastic rounding and bf16 moments are used only with bf16 weights. */
         if ((c.stochastic || c.moments) && a->dtype != BF16) continue;
         if (a->only && strstr(op_name[c.op], a->only) == NULL) continue;
         case_lines(&dev, &hopper, &c, a, &blocks, copy, product);

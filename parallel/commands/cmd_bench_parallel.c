@@ -20,7 +20,7 @@
 
 enum { MOST_ROUNDS = 101, MOST_OWN_SETS = 16, USUAL_RANKS = 2 };
 
-/* The ways to train, and the axis over which all ranks are split. */
+/* The ways to train, each with the only axis of the grid that has all ranks. */
 typedef enum { ALONE, DATA, TENSOR, PIPELINE } Axis;
 static const struct {
     const char *name, *key; /* in the table; in JSON */
@@ -112,8 +112,8 @@ static const Config *load_config(const Arguments *a, int way)
                                 : config_parse(&context, "GPT-2 124M", gpt2_124m, strlen(gpt2_124m),
                                                n, sets, &report);
     free(sets);
-    /* The heads or layers may not be divisible by the ranks. Data-parallel ranks always fit, so in
-     * that case the error is in the config. */
+    /* The config may be refused because its heads or layers are not divisible by the ranks. The
+     * other ways do not divide them, so there the config itself has an error. */
     if (c == NULL && ways[way].axis > DATA) {
         config_report_free(&report);
         return NULL;
@@ -192,8 +192,8 @@ static void measure_round(const Arguments *a, int round, Result *r, Progress *pr
         GridPlace size = config_grid(m.config, 0);
         int ranks = (int)grid_ranks(size);
         data_open_random(&m.data, m.config->model.vocab_size);
-        /* A process that has used CUDA cannot start ranks that use it, so the single rank is a
-         * process if the ranks of the other ways are. */
+        /* A process that has used CUDA cannot start ranks that use it, so the single rank must be a
+         * process of its own if the ranks of the other ways are processes. */
         LaunchOptions launch = session_launch(m.config, (int)a->ranks, a->kind);
         launch.size = size;
         launch.result = &m;
@@ -243,7 +243,7 @@ static void print_result(const Arguments *a, const Result *r)
                    (long long)a->ranks);
 }
 
-/* Ranks that a launcher has started join once, for all ways to train. */
+/* Connects ranks that a launcher has started, once for all ways to train. */
 static void join(const Arguments *a)
 {
     if (!launch_joined()) return;

@@ -34,8 +34,8 @@ Replay replay_open(Device *dev, DType dtype, const Profile *list, int64_t n_weig
     return r;
 }
 
-/* Returns the next outputs x inputs weights, or the gradients of `dtype` at their place; starts
- * again at the beginning if the buffer is used up. */
+/* Returns the next outputs x inputs weights or, if `dtype` is that of the gradients, the gradients
+ * at the same position. Starts again at the beginning when the buffer is used up. */
 static Tensor next_weight(Replay *r, DType dtype, int64_t outputs, int64_t inputs)
 {
     /* As in a step, no weight is used twice in a row, where it would be read from the cache. */

@@ -1,7 +1,7 @@
 /* cmd_bench_step.c -- `./train bench step`: compares a whole training step with its matrix products
  * alone, on the config's device.
  *
- * Each round measures a step, the same step with marks around its ops, a replay of its list of
+ * Each round measures a step, the same step with events around each op, a replay of its list of
  * matrix products, and a memory loop like AdamW's. They take turns, so other load on the machine
  * slows all of them alike, and the results are the ratios of their medians. Times are device times
  * between two events. The step has one micro-batch of random tokens, whatever the config says. */
@@ -33,7 +33,7 @@ typedef struct {
     double seconds[ROWS];
     double optimizer, attention;
     double product_flops;
-    double update_bytes; /* per element */
+    double update_bytes; /* bytes that an update moves per element */
     double held;         /* bytes of device memory that training allocates */
 } Result;
 
@@ -69,7 +69,7 @@ static double timed_step(Trainer *t, Stopwatch *watch, Profile *profile)
     /* A profile records two events around every op, which takes time. So the step that is reported
      * has no profile. */
     dev->profile = profile;
-    /* On the CPU one profile has the ops of all streams. */
+    /* On the CPU the optimizer's ops are recorded in the same profile. */
     if (dev->backend->place == PLACE_HOST) t->optimizer.update.profile = profile;
     t->optimizer.timed = profile != NULL;
     stopwatch_start(dev, watch);
@@ -81,7 +81,7 @@ static double timed_step(Trainer *t, Stopwatch *watch, Profile *profile)
     dev->profile = t->optimizer.update.profile = NULL;
     trainer_read_all(t, record); /* makes room for the next step's record */
     if (profile) profile_collect(dev, profile);
-    /* On a GPU, a profile does not contain ops on other streams. */
+    /* On a GPU the optimizer's ops run on another stream and are not in the profile. */
     if (profile && dev->backend->place == PLACE_DEVICE)
         profile->seconds[t->optimizer.rule->op] += optimizer_seconds(&t->optimizer);
     return seconds;

@@ -70,7 +70,7 @@ static int find(const char *path, char ***found, int *code)
         (*found)[0] = must_strdup(path);
         return 1;
     }
-    /* A missing permission keeps its error message, and so its exit code. */
+    /* If a permission is missing, err stays as it is, because it determines the exit code. */
     if (n == 0 && !error_says(err, EACCES)) {
         bool folder = is_there(path, ".", err, sizeof err);
         error_set(err, sizeof err, folder ? "%s holds no checkpoint" : "there is no folder %s",
@@ -125,9 +125,9 @@ static int longest_name(const Manifest *m, int file)
     return (int)most;
 }
 
-/* The names of the weights in Hugging Face's files. */
+/* What determines the names of the weights in Hugging Face's files. */
 typedef struct {
-    bool there; /* the libraries have such a model */
+    bool there; /* their libraries have such a model; if not, why_not is set */
     ArchitectureKind kind;
     char why_not[512];
 } Names;
@@ -168,7 +168,7 @@ static void print_tensors(const Manifest *m, int file, const Names *hf)
     for (int i = 0; i < m->n_tensors; i++) {
         const SafetensorsEntry *e = &m->tensor[i].entry;
         char shape[96] = "()";
-        /* If several ranks write a checkpoint, it has several files. */
+        /* Skips tensors of other files: if several ranks write a checkpoint, it has several. */
         if (m->tensor[i].file != file) continue;
         for (int d = 0, at = 0; d < e->ndim; d++)
             at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%" PRId64 "%s", d ? ", " : "(",

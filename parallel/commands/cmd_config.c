@@ -1,4 +1,5 @@
-/* cmd_config.c -- `./train config`: its group of commands; `explain` and `defaults`. */
+/* cmd_config.c -- `./train config`: the table of its subcommands, and of these `explain` and
+ * `defaults`. */
 #include "parallel/commands/cmd_config.h"
 
 #include "configs/config.h"

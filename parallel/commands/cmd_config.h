@@ -20,14 +20,15 @@ typedef struct {
 } ConfigArguments;
 
 /* Loads a config file, or the stored config of a run folder, with the --set values in `set`, for
- * the ranks and devices of `context`. World 0: not known; a stored config is then read for the
- * number of ranks of its run. Returns NULL and sets *code if it has errors. The caller frees the
- * report. */
+ * the ranks and devices of `context`. World 0 means that the number of ranks is not known; a stored
+ * config is then read for that of its run. Returns NULL and sets *code if it has errors. The caller
+ * frees the report. */
 const Config *cmd_config_read(const char *path, ArgList set, const ConfigContext *context,
                               ConfigReport *report, int *code);
 /* Prints the errors and notices, and how many errors there are. */
 void cmd_config_report(const ConfigReport *report, bool verbose);
-/* Does both, for `world` ranks on the devices of this machine. */
+/* Reads a config for `world` ranks on the devices of this machine, and prints its errors and
+ * notices. Returns NULL and sets *code if it has errors. */
 const Config *cmd_config_load(const char *path, ArgList set, int64_t world, bool verbose,
                               int *code);
 

@@ -59,7 +59,7 @@ static void print_taken(const Config *config)
         free(text);
     }
     config_taken_free(taken, n);
-    fflush(stdout); /* notices, which go to stderr, come after it */
+    fflush(stdout); /* so that the notices on stderr come after this table */
 }
 
 /* Returns whether the config's file names data that do not exist. */
@@ -96,8 +96,9 @@ static void print_command(const char *path, const char *options, const Config *c
     free(file);
 }
 
-/* Explains how a file that has errors, or that is for more ranks than one command can start, can be
- * read on `world` ranks (0: not given), if its errors contain enough information. */
+/* For a file that has errors, or that is for more ranks than one command can start, prints with
+ * which options it can be read on `world` ranks (0: not given). Prints nothing if its errors do not
+ * contain enough information. */
 static void explain_refused(const char *path, const ConfigArguments *a, int64_t world)
 {
     const ConfigContext context = session_context(world);

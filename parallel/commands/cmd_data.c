@@ -40,7 +40,7 @@ static bool read_text(const Arguments *a, Text *text, char *err, size_t n, ExitC
                                  .skip_option = "--skip-bad-lines",
                                  .skip_bad_lines = a->skip_bad_lines,
                                  .progress = &progress};
-    /* A large text is kept in a file where the result is written. */
+    /* A large text is kept in a temporary file in the folder of the result. */
     char *folder = path_beside(a->out, ".");
     text->folder = folder;
     bool good = text_read_files(text, &given, &options, err, n, code);
@@ -169,8 +169,8 @@ static int tokenize(const void *values)
     return good ? EXIT_OK : error_print(code, "%s", err);
 }
 
-/* Prints the number and range of a shard's tokens. Returns false and sets err if an id is outside
- * the vocabulary. */
+/* Prints how many tokens a shard has, and the range of their ids. Returns false and sets err if an
+ * id is outside the vocabulary. */
 static bool inspect_file(const TokenSet *s, int64_t vocab, bool verified, char *err, size_t n)
 {
     enum { CHUNK = 1 << 14 };
@@ -209,8 +209,7 @@ static int inspect(const void *values)
     bool good = true, known = true;
     for (int i = 0; good && i < files.count; i++) {
         TokenSet s = {0};
-        /* Open one file at a time: the message names the first bad file, and those before it are
-         * printed. */
+        /* Opens one file at a time, so that the files before a bad one are still printed. */
         StringList one = {.count = 1, .item = &files.item[i]};
         good = (!a->verify || meta_verify(files.item[i], &known, err, n)) &&
                token_set_open(&s, &one, err, n) && inspect_file(&s, vocab, a->verify, err, n);
@@ -220,9 +219,8 @@ static int inspect(const void *values)
     return good ? EXIT_OK : error_print(known ? EXIT_DAMAGED : EXIT_MISSING, "%s", err);
 }
 
-/* Prints the tokens [from, from + count) as text to stdout. If count < 0, prints all from `from`
- * on.
- */
+/* Prints `count` tokens, beginning with token `from`, as text to stdout; all further ones if count
+ * < 0. */
 static bool decode_tokens(const Arguments *a, const Tokenizer *t, const TokenSet *s, char *err,
                           size_t n)
 {

@@ -25,7 +25,7 @@ typedef struct {
 typedef struct {
     const Arguments *arguments;
     int count; /* folders that were listed or removed */
-    bool *met; /* [names] whether a folder with this name was found */
+    bool *met; /* for each name: whether a folder with this name was found */
     double bytes;
     bool failed;
 } Walk;
@@ -56,7 +56,8 @@ static bool is_chosen(Walk *w, const char *folder)
     return names->count == 0;
 }
 
-/* `m` is NULL unless the folder is complete. */
+/* Prints the folder, its state and its size. `m` describes its content; NULL unless it is complete.
+ */
 static void print_folder(const char *folder, PreparedState state, const Meta *m, double bytes)
 {
     static const char *const not_whole[] = {

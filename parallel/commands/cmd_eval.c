@@ -34,7 +34,8 @@ static void print_members(const EvalRecord *r, const char *prefix)
     printf(", \"bytes\": %lld", (long long)r->bytes);
 }
 
-/* Prints the records: the main data first, if they have no name, then the sets. */
+/* Prints the records as a JSON object. A record without the name of a set is of the main data, and
+ * comes first. */
 static void print_json(const OpenedRank *rank, const EvalRecord *r, int n)
 {
     bool sets = false;
@@ -86,7 +87,8 @@ static EvalRecord evaluate_data(OpenedRank *rank, const ValidationSet *set, Feed
     return r;
 }
 
-/* An empty batch, for the first use of each computation. */
+/* Returns a batch of zeros. Used instead of feed_batch to run each computation for the first time.
+ */
 static GptBatch empty_batch(void *context, const Action *action)
 {
     Feed *feed = context;

@@ -6,7 +6,7 @@
 #include "parallel/trainer/feed.h"
 
 typedef struct {
-    OpenedArguments opened; /* the first field: OPENED_CHOICES */
+    OpenedArguments opened; /* must come first, for OPENED_CHOICES */
     const char *choices;    /* --multiple-choice; NULL: not given */
     bool json;
 } EvalArguments;

@@ -16,7 +16,7 @@
 typedef struct {
     const EvalArguments *arguments;
     const ChoiceFile *file;
-    int64_t cut; /* rows whose contexts lose their first tokens */
+    int64_t cut; /* number of completions whose contexts lose their first tokens */
 } Choosing;
 
 /* An accuracy and its standard error (that of a sample mean). */
@@ -133,7 +133,8 @@ int eval_choices(const EvalArguments *a)
         log_warning("%s: the first tokens of the context are left out for %s, because the model "
                     "reads %lld tokens",
                     file.name, figure_of(choosing.cut, "completion").text, (long long)T);
-    /* Questions are often much shorter than the sequences of training. */
+    /* Questions are often much shorter than the sequences of training, so shorter ones are
+     * computed. */
     const Config shorter = config_of_short_sequences(config, choice_file_longest(&file));
     run.config = &shorter;
     int code = opened_run_on(&run, choose_on, &choosing);

@@ -49,7 +49,8 @@ static int export_run(const ExportArguments *a, ExportWrite write)
     DType dtype = F32;
     if (a->dtype != NULL && !(dtype_from_name(a->dtype, &dtype) && dtype_is_float(dtype)))
         return error_print(EXIT_USAGE, "--dtype %s: write f32, f16 or bf16", a->dtype);
-    /* A dtype that can represent the master copies exactly gets them. */
+    /* If --dtype can represent the master copies exactly, they are exported instead of the 16-bit
+     * weights. */
     bool masters = a->dtype != NULL && dtype_size(dtype) >= dtype_size(F32);
     if (!exported_run_open(&run, &a->opened, masters, err, sizeof err, &code))
         return error_print(code, "%s", err);
@@ -155,7 +156,7 @@ static const ArgOption file_options[] = {EXPORT_OPTIONS("the file to write; it m
 
 static const ExportArguments defaults = {.shard_bytes = HF_SHARD_BYTES};
 
-/* The fields that the commands of all formats share. */
+/* The fields that the command tables of all formats share. */
 #define EXPORT_COMMAND(title, rows, function)                                                      \
     .name = (title), .call = "./train export " title,                                              \
     .usage = "RUN --out PATH [--dtype TYPE] [--best | --newest]", .options = (rows),               \

@@ -19,8 +19,8 @@ typedef struct {
     bool json;
 } Arguments;
 
-/* If `path` is a run's folder flight or one of its checkpoints, returns the run folder, which the
- * caller frees; otherwise NULL. */
+/* If `path` is the folder flight of a run, or one of its checkpoints, returns the run folder, which
+ * the caller frees; otherwise NULL. */
 static char *run_around(const char *path)
 {
     static const char part[] = "/flight";
@@ -34,7 +34,8 @@ static char *run_around(const char *path)
     return NULL;
 }
 
-/* Prints why there is no dump: `err` if `path` is a run folder, otherwise that it is none. */
+/* Prints why there are no flight records: `err` if `path` is a run folder, otherwise that it is
+ * none. Returns the exit code. */
 static int refuse(const char *path, const char *err)
 {
     static const char give[] = "give the folder of a run, such as out/demo";

@@ -19,7 +19,7 @@
 enum { PROMPT_BYTES = 16 << 20 };
 
 typedef struct {
-    OpenedArguments opened; /* the first field: OPENED_CHOICES */
+    OpenedArguments opened; /* must come first, for OPENED_CHOICES */
     const char *prompt, *prompt_file;
     ArgList stops;
     int64_t tokens, samples;
@@ -29,15 +29,15 @@ typedef struct {
 typedef struct {
     OpenedRank *rank;
     const Tokenizer *tokenizer;
-    const char *prompt; /* not printed yet; NULL: printed */
+    const char *prompt; /* the prompt; NULL after it was printed */
     StopText text;
     int32_t end;
-    /* Over all samples: tokens drawn, and how many of them were not the first of their sample; the
-     * seconds up to the first token of each sample, including reading the prompt, and the seconds
-     * after it. */
+    /* Sums over all samples. drawn: tokens. later: tokens except the first of each sample. reading:
+     * seconds up to the first token, in which the model reads the prompt. drawing: seconds for the
+     * later tokens. */
     int64_t drawn, later;
     double reading, drawing;
-    double since; /* when this sample's prompt, or its last token, was begun */
+    double since; /* when the work for the next token of this sample began */
 } Printer;
 
 /* Prints `size` bytes, with control bytes escaped. */
@@ -113,7 +113,8 @@ static void print_speed(const Printer *p, int64_t prompt_tokens)
     fprintf(stderr, " in %.2f s\n", p->reading);
 }
 
-/* Draws and prints sample number `i`, the same text as a single sample with its seed. */
+/* Draws and prints sample number `i`. It is the text that a single sample with the seed plus `i`
+ * has. */
 static void write_sample(Printer *p, Decoder *decoder, const Arguments *a, const char *begin,
                          const TokenBuffer *prompt, int64_t i)
 {
@@ -131,7 +132,8 @@ static void write_sample(Printer *p, Decoder *decoder, const Arguments *a, const
                (unsigned long long)sampling.seed);
     }
     p->since = seconds_now();
-    /* No list of uses is given, because the number of tokens is not known in advance. */
+    /* The list of the weights that will be used is not given, because the number of tokens is not
+     * known in advance. */
     params->step_begin(params, NULL, 0);
     generate(decoder, &sampling, prompt->id, prompt->count, a->tokens, take_token, p);
     params->step_end(params);
@@ -146,8 +148,8 @@ static int generate_on(OpenedRank *rank, void *context)
     Session *s = &rank->session;
     const Tokenizer *tokenizer = rank->run->tokenizer;
     TokenBuffer prompt = {0};
-    /* The other ranks of a launcher have not read the file, and their machine may have a different
-     * one. */
+    /* All ranks use rank 0's prompt: the others have not read the file, and their machine may have
+     * a different one. */
     char *begin = control_share_text(s->world, a->prompt);
     Printer printer = {.rank = rank,
                        .tokenizer = tokenizer,

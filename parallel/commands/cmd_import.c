@@ -16,7 +16,7 @@
 
 typedef struct {
     const char *from, *out, *dtype;
-    const char *tokenizer; /* for a format whose files have no tokenizer */
+    const char *tokenizer; /* --tokenizer, for a format whose files have none */
     ArgList set;
     bool without_tokenizer;
 } Arguments;
@@ -41,7 +41,7 @@ static void release(ImportInput *input)
 }
 
 /* Sets *out to the dtype of --dtype, or else to that of the token table: small tensors, such as
- * norms, may be stored in a wider one. */
+ * norms, may be stored in a wider one. Returns false if --dtype names no floating-point type. */
 static bool choose_dtype(const Arguments *a, const WeightSource *source, DType *out)
 {
     int token = weight_source_find(source, "token.weight");
@@ -85,7 +85,7 @@ static const Config *make_config(const Arguments *a, const ImportInput *input, D
     return config;
 }
 
-/* Checks that the config and the tokenizer match the weights. */
+/* Returns true if the config and the tokenizer match the weights; otherwise sets err. */
 static bool check_model(const Arguments *a, const ImportInput *input, const Config *config,
                         char *err, size_t n)
 {
@@ -251,7 +251,7 @@ static const ArgOption options_llmc[] = {
     IMPORT_SET,
 };
 
-/* The fields that the commands of all formats share. */
+/* The fields that the command tables of all formats share. */
 #define IMPORT_COMMAND(title, source, rows, own, function)                                         \
     .name = (title), .call = "./train import " title,                                              \
     .usage = source " --out NAME [--dtype TYPE] " own " [--set key=value]...", .options = (rows),  \

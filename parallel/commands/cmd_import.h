@@ -1,5 +1,5 @@
-/* cmd_import.h -- what the formats of `./train import` have in common. A format opens what it reads
- * as an ImportInput; the rest is the same for all (cmd_import.c). */
+/* cmd_import.h -- what the formats of `./train import` have in common. The code of a format only
+ * opens its files as an ImportInput; everything else is common to all formats (cmd_import.c). */
 #ifndef PARALLEL_COMMANDS_CMD_IMPORT_H
 #define PARALLEL_COMMANDS_CMD_IMPORT_H
 
@@ -21,7 +21,7 @@ typedef struct {
     ImportedFile file[IMPORT_MOST_FILES];
     int n_files;
     char *described; /* the file that describes the model, for messages about its config */
-    char *opened;    /* not NULL: the file that was chosen in the folder that the user named */
+    char *opened;    /* the file that was chosen in the folder that the user named, or NULL */
 } ImportInput;
 
 /* Opens `path`, and its tokenizer, too, if `tokenizer` is true. Returns false and sets err and

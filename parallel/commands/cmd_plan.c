@@ -16,8 +16,8 @@ typedef struct {
     bool json, search, verbose;
 } PlanArguments;
 
-/* Returns the preset of this machine's own devices: "cpu" without a GPU. If there is none for its
- * GPU, prints an error and returns NULL. */
+/* Returns the name of the preset for this machine's devices; without a GPU it is "cpu". If its GPU
+ * has no preset, prints an error and returns NULL. */
 static const char *own_machine(void)
 {
     Device device;
@@ -105,7 +105,7 @@ static int print_search(const PlanArguments *a, const char *machine, const Hardw
                                  .sets = (const char *const *)a->set.item,
                                  .world = a->world};
     if (!plan_search(&source, hardware, &found, &settled, err, sizeof err)) {
-        /* This prints all errors of the config, if it has any. */
+        /* If the search failed because of errors in the config, read_config prints all of them. */
         const Config *config = read_config(a, hardware, &code);
         if (config == NULL) return code;
         config_free(config);

@@ -32,7 +32,8 @@ static int print_csv(const ArgList *runs, char **name)
 {
     History history;
     StringList sets = {0};
-    /* The columns cover the sets of all runs; only one run at a time is in memory. */
+    /* The columns must include the sets of all runs. Every run is read twice, so that only one at a
+     * time is in memory. */
     for (int r = 0; r < runs->count; r++) {
         read_run(&history, name[r]);
         report_csv_sets(&history, &sets);

@@ -66,7 +66,8 @@ static char *plain_name(const char *name)
     return plain;
 }
 
-/* The devices of the job's machines; this machine need not have them. */
+/* Returns whether the job's ranks compute on GPUs. The config determines it, because this machine
+ * may have no GPU. */
 static bool on_gpus(const Config *config)
 {
     return config->device != DEVICE_CPU;
@@ -138,7 +139,7 @@ static int set_signal(SlurmJob *job, const Config *config)
                        job->time, (long long)job->signal);
 }
 
-/* Returns the cores of each task. */
+/* Returns the number of cores of each task. */
 static int64_t cores(const SlurmArguments *a, const Config *config)
 {
     if (a->cpus > 0) return a->cpus;

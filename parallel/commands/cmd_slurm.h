@@ -38,7 +38,8 @@ SlurmTimes slurm_times(const Config *config, const char *out);
  * a minute. */
 int64_t slurm_signal_time(const SlurmTimes *times);
 /* Reads a time limit in one of SLURM's forms: "minutes", "minutes:seconds",
- * "hours:minutes:seconds", "days-hours", "days-hours:minutes" and "days-hours:minutes:seconds". */
+ * "hours:minutes:seconds", "days-hours", "days-hours:minutes" and "days-hours:minutes:seconds".
+ * Returns false if the text has none of these forms, or if the time is 0. */
 bool slurm_time_read(const char *text, int64_t *seconds);
 
 /* Prints the job script. */

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Prints how the time of the signal was computed. */
+/* Prints a comment for the script: how the time of the stop signal was computed. */
 static void print_times(const SlurmTimes *t, FILE *to)
 {
     if (t->measured)

@@ -64,7 +64,7 @@ int64_t slurm_signal_time(const SlurmTimes *times)
     return seconds < 1e9 ? (int64_t)seconds : (int64_t)1e9;
 }
 
-/* Reads up to four digits; returns the position after them, or NULL. */
+/* Reads a number of one to six digits. Returns the position after it, or NULL. */
 static const char *read_number(const char *at, int64_t *number)
 {
     const char *from = at;
@@ -86,8 +86,8 @@ bool slurm_time_read(const char *text, int64_t *seconds)
     for (n = 1; at != NULL && *at == ':' && n < 3; n++)
         at = read_number(at + 1, &part[n]);
     if (at == NULL || *at != '\0') return false;
-    /* Without days the last part is seconds, but a single part is minutes; with days the first part
-     * is hours. */
+    /* With days the first part is hours. Without days a single part is minutes; otherwise the last
+     * part is seconds. */
     if (with_days)
         *seconds = days * 86400 + part[0] * 3600 + part[1] * 60 + part[2];
     else if (n == 3)

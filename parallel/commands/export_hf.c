@@ -63,8 +63,8 @@ static bool copy_file(const char *folder, const ExportedRun *run, const char *na
     return good;
 }
 
-/* If the weights still belong to an imported tokenizer, replaces the written files by the files
- * that the import kept next to it. */
+/* If the weights still belong to the tokenizer of an import, copies the files that the import kept
+ * next to it, over those that were written before. */
 static bool copy_companions(const char *folder, const ExportedRun *run, char *err, size_t n)
 {
     char *identity = text_format("tokenizer %016" PRIx64, tokenizer_hash(run->tokenizer));

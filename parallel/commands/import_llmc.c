@@ -14,7 +14,7 @@ bool import_open_llmc(const char *path, bool tokenizer, ImportInput *out, char *
     LlmcHeader header;
     char *opened;
     bool missing;
-    (void)tokenizer; /* the file has none */
+    (void)tokenizer; /* a file of llm.c has no tokenizer */
     bool good = llmc_source_open(path, &header, &out->source, &opened, &missing, err, n);
     *code = missing ? EXIT_MISSING : EXIT_DAMAGED;
     if (!good) return false;

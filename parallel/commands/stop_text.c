@@ -19,7 +19,7 @@ static size_t complete(const StopText *t)
     return longest;
 }
 
-/* Returns how many of the last held bytes a stop text begins with. */
+/* Returns the length of the longest end of the held bytes with which a stop text begins. */
 static size_t begun(const StopText *t)
 {
     for (size_t from = 0; from < t->count; from++)

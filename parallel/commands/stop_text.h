@@ -1,5 +1,5 @@
 /* stop_text.h -- ends a generated text before the first stop text in it; a stop text may span
- * tokens. */
+ * several tokens. */
 #ifndef PARALLEL_COMMANDS_STOP_TEXT_H
 #define PARALLEL_COMMANDS_STOP_TEXT_H
 
@@ -9,7 +9,7 @@
 
 /* The bytes of a text that are not printed yet, because a stop text may begin with them. */
 typedef struct {
-    const ArgList *stops; /* borrowed; none is empty */
+    const ArgList *stops; /* borrowed; no stop text is empty */
     char *held;           /* owned */
     size_t count, capacity;
     bool found; /* a stop text is complete; no bytes may follow */

@@ -14,8 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Parses the value of --resume: auto, never or a path. Suggests the word if the value is close to
- * one and no such path exists; otherwise a typo would be treated as a path. */
+/* Parses the value of --resume: auto, never or a path. If no such path exists and the value is
+ * similar to one of the two words, the error message suggests that word: it is probably a typo, not
+ * a path. */
 static bool parse_resume(const char *text, void *field, char *err, size_t n)
 {
     static const struct {

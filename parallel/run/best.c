@@ -1,9 +1,9 @@
 /* best.c -- tracks the validation loss of a run, and keeps the checkpoint with the lowest one. See
  * best.h.
  *
- * The record of the best checkpoint is a file next to the checkpoints. The lowest loss is not
- * stored anywhere else: metrics.jsonl, which is cut back to the checkpoint at a resume, has every
- * evaluation. */
+ * Which checkpoint is the best is recorded in a file next to the checkpoints. The lowest loss needs
+ * no file of its own: metrics.jsonl has every evaluation, and at a resume it is cut back to the
+ * step of the checkpoint. */
 #include "parallel/run/best.h"
 
 #include "data/identity.h"
@@ -18,8 +18,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The best checkpoint is saved from this fraction of the run on, 1 / FIRST, because before it
- * nearly every evaluation is the best so far; and at most EACH times per save_interval. */
+/* FIRST: no best checkpoint is saved in the first tenth of the run, because there nearly every
+ * evaluation is the best so far. EACH: at most this many best checkpoints are saved per
+ * save_interval. */
 enum { FIRST = 10, EACH = 4 };
 
 bool best_is_kept(const Config *c, const DataSet *data)
@@ -78,7 +79,8 @@ static CheckpointBest read_record(const Run *run, const Checkpoint *resumed)
     CheckpointBest best;
     Checkpoint *c = NULL;
     bool good = checkpoint_best_find(run->folder.path, &best, &c, err, sizeof err), same = true;
-    /* A run resumes from a step before its best only if the best is damaged. */
+    /* The best checkpoint can be newer than `resumed` only if it is damaged; otherwise the run
+     * would have resumed from it. */
     bool ahead = resumed == NULL || best.step > checkpoint_manifest(resumed)->state.steps;
     bool kept = !ahead && best_is_kept(run->config, &run->data);
     if (!good && kept) require_readable(run, err);
@@ -102,13 +104,13 @@ static void take_metrics(Run *run, const Checkpoint *resumed)
     run->best.lowest = tail.lowest;
     run->best.since = tail.since_lowest;
     if (tail.evaluated && tail.last.step == run->trainer.steps) run->records.eval = tail.eval;
-    /* The metrics may be lost. */
+    /* If the metrics have been lost, the loss of the best checkpoint counts as the lowest. */
     if (run->best.lowest.step == 0 && run->best.kept.step > 0)
         run->best.lowest =
             (EvalRecord){.step = run->best.kept.step, .loss = run->best.kept.val_loss};
 }
 
-/* Does the work of best_open for a run that has made steps. */
+/* Restores run->best and the newest evaluation, and sends them to all ranks. */
 static void restore(Run *run, const Checkpoint *resumed)
 {
     if (run->lead) run->best.kept = read_record(run, resumed);
@@ -171,8 +173,8 @@ void best_compare(Run *run)
     RunBest *b = &run->best;
     const EvalRecord *e = &run->records.eval;
     bool lower = isfinite(e->loss) && (b->lowest.step == 0 || e->loss < b->lowest.loss);
-    /* The loss is the same on all ranks. Rank 0's result is used nevertheless, because it decides
-     * when all ranks end. */
+    /* The loss should be the same on all ranks. Rank 0's result is used nevertheless, because all
+     * ranks must end after the same step. */
     control_share(run->world, &lower, sizeof lower);
     b->since++;
     if (!lower) return;

@@ -78,8 +78,9 @@ bool run_watch(void *context, const Work *work)
     return !run_stop_asked_within(run);
 }
 
-/* Evaluates the main validation data, and then the sets; stops as soon as one is cut short. Returns
- * the record of the main data, which is marked as cut if any of them was cut short. */
+/* Evaluates the main validation data, and then the sets of eval.sets; stops as soon as an
+ * evaluation is cut short by a stop request. Returns the record of the main data, which is marked
+ * as cut if any evaluation was cut short. */
 static EvalRecord evaluate_all(Run *run, EvalRecord *sets)
 {
     EvalRecord r = trainer_evaluate(&run->trainer, 0);
@@ -155,7 +156,8 @@ bool run_sample(Run *run)
         run->records.sample =
             utf8_escaped(text); /* result.json must be UTF-8, but the model may draw any bytes */
     }
-    /* No text and no stop request: the run generates no samples. This is not an early end. */
+    /* If there is no text although no stop was requested, the run generates no samples. That is a
+     * complete result, too. */
     bool whole = text != NULL || !run_stop_asked(run);
     free(text);
     run_resume_clock(run);
@@ -167,12 +169,15 @@ bool run_is_over(const Run *run)
     return run->trainer.steps >= run->config->train_steps || best_has_stalled(run);
 }
 
-/* The last step is evaluated and sampled by run_finish. */
+/* Returns whether the run must be evaluated after this step. After its last step run_finish does
+ * that. */
 static bool evaluation_due(const Run *run)
 {
     return run_is_due(run->trainer.steps, run->config->eval.interval) && !run_is_over(run);
 }
 
+/* Returns whether a sample must be generated after this step; after the last one run_finish does
+ * that. */
 static bool sample_due(const Run *run)
 {
     return run_is_due(run->trainer.steps, run->config->eval.sample_interval) && !run_is_over(run);

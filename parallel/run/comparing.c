@@ -42,7 +42,7 @@ Comparisons run_compare_replicas(Run *run)
 void run_compare_if_due(Run *run)
 {
     int64_t interval = run->config->checkpoint.compare_interval;
-    /* The last step is compared by the save that follows it. */
+    /* The save after the last step compares the replicas itself. */
     if (!run_is_due(run->trainer.steps, interval) || run_is_over(run)) return;
     run_read_records(run); /* before the clock stops: pending device work counts as step time */
     run_pause_clock(run);

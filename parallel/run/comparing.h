@@ -10,7 +10,8 @@
  * committed first. run_save calls it first, between run_begin_work and run_end_work. Returns how
  * often it compared (0 or 1). All ranks call it. */
 Comparisons run_compare_replicas(Run *run);
-/* Does the same between two saves, if the interval checkpoint.compare_interval is due. */
+/* Compares the replicas between two saves, if a comparison is due after this step according to
+ * checkpoint.compare_interval. All ranks call it. */
 void run_compare_if_due(Run *run);
 
 #endif

@@ -29,7 +29,8 @@ bool data_in_turn(Comm *world, DataOpen open, const Config *config, DataSet *dat
                       machines_place(world, rank, place, sizeof place), why);
         else
             error_set(err, n, "%s", why);
-        /* Rank 0 shows the progress of its own work. */
+        /* While rank 0 prepares the text, it shows its own progress. On every other machine one
+         * rank prints that it waits. */
         Waiting *waiting = t == 0 && turn == 1 ? waiting_begin(what[t]) : NULL;
         Progress progress = progress_begin();
         if (t > turn) progress_print(&progress, "waiting for %s", what[t]);
@@ -38,7 +39,8 @@ bool data_in_turn(Comm *world, DataOpen open, const Config *config, DataSet *dat
         waiting_end(waiting);
     }
     comm_close(&patient);
-    /* The exit code of the lowest rank that has failed. */
+    /* The maximum comes from the lowest rank that has failed; its last byte is that rank's exit
+     * code. */
     int64_t first = control_max(world, good ? 0 : ((world->size - rank) << 8) + *code);
     if (!all) *code = (ExitCode)(first & 0xff);
     return all;

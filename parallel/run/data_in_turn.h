@@ -9,11 +9,12 @@
 /* data_open or data_open_validation. */
 typedef bool (*DataOpen)(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code);
 
-/* Calls `open` on one rank of each file system after the other, so that a text is prepared once:
- * first on rank 0, then on the first rank of each other machine, which finds the prepared text if
- * it sees the same file system, then on all others. Meanwhile the others wait without a deadline.
- * Returns false on all ranks if a rank has failed, and sets err and *code to its error; some ranks
- * may then have opened the data. All ranks of the world call it. */
+/* Calls `open` on every rank, in three groups one after the other, so that each file system's text
+ * is prepared only once: first on rank 0, then on the first rank of each other machine, then on all
+ * remaining ranks. A later group finds the prepared text of an earlier one if it sees the same file
+ * system. Ranks that wait for another group have no deadline. Returns false on all ranks if a rank
+ * has failed, and sets err and *code to its error; some ranks may then have opened the data. All
+ * ranks of the world call it. */
 bool data_in_turn(Comm *world, DataOpen open, const Config *config, DataSet *data, char *err,
                   size_t n, ExitCode *code);
 /* Ends the program (EXIT_CONFIG) if the data of a rank differ from rank 0's. All ranks call it. */

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Returns the largest number of checkpoints that the run will save in total. `best`: it also keeps
- * its best checkpoint. */
+/* Returns the largest number of checkpoints that the run will save in total. `best`: the run also
+ * keeps its best checkpoint. */
 static int64_t count_saves(const Config *c, bool best)
 {
     int64_t interval = c->checkpoint.save_interval;

@@ -29,12 +29,13 @@ Pace run_pace(const Run *run, int64_t accumulation)
     int64_t batches = loader_batches(run->trainer.val);
     for (int i = 0; i < run->trainer.n_sets; i++)
         batches += loader_batches(run->trainer.sets[i]);
-    pace.eval_steps = (double)batches / (double)accumulation / 3; /* backward: twice the forward */
+    pace.eval_steps = (double)batches / (double)accumulation / 3; /* no backward pass */
     return pace;
 }
 
-/* Returns by what factor a pipeline stage slows down when all stages work at once instead of one,
- * if the ranks that share this rank's cores have more threads than there are cores. */
+/* Returns the factor by which a pipeline stage is slower when all stages work at once than when it
+ * works alone. It is above 1 if the ranks that share this rank's cores have more threads than there
+ * are cores. */
 static double crowding(const Trainer *t, int sharing)
 {
     double threads = pool_threads(t->session.dev.pool), cores = pool_allowed_cores();
@@ -42,8 +43,9 @@ static double crowding(const Trainer *t, int sharing)
     return fmax(all, 1) / fmax(one, 1);
 }
 
-/* Estimates the seconds of a full step of the run from the trainer's step since the last call,
- * which had one micro-batch or a share of it. Resets the trainer's clocks. */
+/* Estimates how many seconds a full step of the run takes, from the only step that the trainer has
+ * made since the last call. That step had one micro-batch or a rank's share of one. Resets the
+ * trainer's clocks. */
 static double take_seconds(Run *run)
 {
     Trainer *t = &run->trainer;

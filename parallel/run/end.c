@@ -54,7 +54,8 @@ static char *way_on(const Run *run)
     return command;
 }
 
-/* Writes what the command of continuation does if the last step is not saved. */
+/* Writes to out[0..n) what `command`, which continues the run, does if the last step is not saved.
+ * Returns `out`. */
 static const char *way_on_unsaved(const Run *run, const char *command, char *out, size_t n)
 {
     if (run->saving.saved_step >= 0)
@@ -86,8 +87,10 @@ int run_leave(Run *run)
     const char *reason = reason_to_leave(run, by_time, sizeof by_time);
     run_read_records(run);
     run_await_save(run);
-    run_goes_back(run);          /* no state after the event may be saved */
-    run->saving.last_try = true; /* the process ends after this save */
+    /* If an event makes the run go back to a checkpoint, that comes first: no state from after the
+     * event may be saved. */
+    run_goes_back(run);
+    run->saving.last_try = true; /* the process ends after the next save */
     if (run->saving.saved_step != run->trainer.steps) run_save(run);
     bool saved = run->saving.error == EXIT_OK;
     run_print_comms(run);
@@ -176,7 +179,7 @@ static void print_next(const Run *run, const char *prompt)
         log_info("next    ./train eval %s", folder);
     if (run->data.tokenizer || run->data.val.n_files > 0) label = "";
     if (run->arguments.run != NULL || !config_stays(run)) {
-        /* nothing: another run needs the config */
+        /* prints no command: a new run would need a config file */
     } else if (own) {
         log_info("%-8s./train report %s > report.html   # its curves and samples", label, folder);
     } else {
@@ -187,8 +190,8 @@ static void print_next(const Run *run, const char *prompt)
     free(folder);
 }
 
-/* If the validation loss was lower at an earlier step, prints that, and the best checkpoint if it
- * is of another step. */
+/* If the validation loss was lower at an earlier step, prints that step. Also prints the step of
+ * the best checkpoint, if that is another one. */
 static void print_best(const Run *run, const RunResult *r)
 {
     const CheckpointBest *kept = &run->best.kept;
@@ -352,12 +355,12 @@ int run_finish(Run *run)
     run_read_records(run);
     /* Save before the evaluation and the sample, so a crash in them loses no step. */
     if (run->saving.saved_step != run->trainer.steps) run_save(run);
-    /* If this attempt resumed after the last step, the loss is known from the metrics, or not at
-     * all. */
+    /* If this attempt resumed after the last step, the loss is known only if the metrics contain
+     * it. */
     if (run->records.last_known) check_loss(run, "its loss", run->records.last.loss);
     check_updates(run);
     /* A run that ends early has just evaluated this step. But if this attempt resumed at this step,
-     * it does not have the figures of the sets. */
+     * it does not have the figures of eval.sets. */
     bool evaluated = best_has_stalled(run) && run->records.eval.step == run->trainer.steps &&
                      (run->trainer.n_sets == 0 || run->records.sets != NULL);
     if (!evaluated && !run_evaluate(run, true)) return run_leave(run);

@@ -78,7 +78,8 @@ static bool read_config(ExportedRun *run, char *err, size_t n)
     return good;
 }
 
-/* Checks that the checkpoint has the tensors of its config's model. */
+/* Returns whether the checkpoint has exactly the tensors of its config's model. Otherwise names the
+ * wrong ones on stderr and sets err. */
 static bool check_tensors(const ExportedRun *run, char *err, size_t n)
 {
     GptShape shape = gpt_shape(run->config, 1);

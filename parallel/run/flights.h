@@ -1,14 +1,14 @@
-/* flights.h -- sets up that the flight recorders of a run's ranks are written to RUN/flight/
- * (dump.h). */
+/* flights.h -- lets the ranks of a run write their flight records to RUN/flight/ (dump.h). */
 #ifndef PARALLEL_RUN_FLIGHTS_H
 #define PARALLEL_RUN_FLIGHTS_H
 
 #include "parallel/run/run.h"
 
-/* After run_open_flights, a hang, a lost rank or SIGUSR2 makes the ranks write their files;
- * run_close_flights ends that, and must be called before the trainer is closed. All ranks call
- * run_open_flights together. Neither does anything if the trainer has no flight recorder. */
+/* From this call on, every rank writes its flight record to a file if the run hangs, if a rank is
+ * lost, or on SIGUSR2. Does nothing if the trainer has no flight recorder. All ranks call it
+ * together. */
 void run_open_flights(const Run *run);
+/* Undoes run_open_flights. Must be called before the trainer is closed. */
 void run_close_flights(const Run *run);
 
 #endif

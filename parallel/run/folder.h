@@ -31,10 +31,10 @@ typedef struct {
  * out/NAME, out/NAME-2, ... that does not exist yet, or that holds a run whose config has the same
  * values for all keys that affect the numbers. With --out it compares the config with the stored
  * one. Each difference is of one of three kinds: harmless (logged; so is a different train_steps if
- * no learning rate depends on it), a change of the run (refused unless allowed), or one that makes
- * the weights unusable (always refused). On failure returns false and sets err and *code:
- * EXIT_CANNOT_CREATE if another process holds the lock or the folder cannot be created, EXIT_CONFIG
- * for a refused difference. */
+ * no learning rate depends on it), a change of the training (refused without
+ * --allow-config-change), or one that makes the weights unusable (always refused). On failure
+ * returns false and sets err and *code: EXIT_CANNOT_CREATE if another process holds the lock or the
+ * folder cannot be created, EXIT_CONFIG for a refused difference. */
 bool run_folder_open(RunFolder *run, const Config *config, const RunRequest *request, char *err,
                      size_t n, ExitCode *code);
 /* Returns the path of the folder that run_folder_open would now choose or fail on; NULL if it would
@@ -61,10 +61,11 @@ bool run_folder_finish(const RunFolder *run, const RunResult *result, char *err,
 const Config *run_folder_config(const char *path, char *err, size_t n);
 /* Returns true if RUN/STOP exists, which requests a stop. */
 bool run_folder_stop_asked(const RunFolder *run);
-/* Checks that this run still holds the folder's lock, before it adds files there. See
- * folder_lock_hold. */
+/* Returns whether this run still holds the folder's lock; otherwise sets err. To be called before
+ * the run adds files to the folder. See folder_lock_hold. */
 bool run_folder_hold(RunFolder *run, char *err, size_t n);
-/* Checks that the folder was not renamed, removed or replaced. See folder_lock_in_place. */
+/* Returns true if the folder was not renamed, removed or replaced; otherwise sets err. See
+ * folder_lock_in_place. */
 bool run_folder_in_place(const RunFolder *run, char *err, size_t n);
 void run_folder_close(RunFolder *run);
 

@@ -63,8 +63,8 @@ static bool find_checkpoint(RunInit *from, const char *path, char *err, size_t n
     return true;
 }
 
-/* Returns whether the folder has files of Hugging Face's libraries. The folder of a run has a
- * config.json, too. */
+/* Returns whether the folder has files of Hugging Face's libraries. A run's folder has a
+ * config.json, too, so the caller must exclude it first. */
 static bool is_hf(const char *path)
 {
     return run_path_has(path, "config.json") || run_path_has(path, "model.safetensors") ||
@@ -174,7 +174,8 @@ Tokenizers given_weights_tokenizer(const GivenWeights *w, const RunInit *from, c
                                                                            : TOKENIZERS_DIFFER;
     else
         result = compare_identities(w->checkpoint, data->identity);
-    *path = NULL; /* tokenizer_load takes a folder, too */
+    /* tokenizer_load reads tokenizer.json or, without it, GPT-2's two files in the folder. */
+    *path = NULL;
     if (theirs && hf_file_exists(folder, "tokenizer.json"))
         *path = text_format("%s/tokenizer.json", folder);
     else if (theirs)

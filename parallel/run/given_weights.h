@@ -7,12 +7,12 @@
 #include "model/weights/source.h"
 #include "parallel/run/run.h"
 
-/* Finds out what `named` is, and sets all of *from except same_ids. In a run folder it chooses the
- * best checkpoint, or else the newest that opens. Returns false and sets err and *code if there are
- * no weights. */
+/* Finds out what the path `named` is, and sets all of *from except same_ids. In a run folder it
+ * chooses the best checkpoint, or else the newest that opens. Returns false and sets err and *code
+ * if there are no weights. */
 bool given_weights_find(RunInit *from, const char *named, char *err, size_t n, ExitCode *code);
 
-/* Weights that are open; headers have been read, data have not. */
+/* Opened weights. Their headers have been read, but not their data. */
 typedef struct {
     Checkpoint *checkpoint; /* NULL: a Hugging Face folder */
     WeightSource *source;

@@ -14,8 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- what happened ----------------------------------------------------------------------------
- */
+/* ---- what happened --------------------------------------------------------------------------- */
 
 /* Writes "loss 9.31 is 24 deviations above 3.2, the median of the losses before it". */
 static const char *say_spike(const StepRecord *r, char *out, size_t n)
@@ -53,9 +52,9 @@ static void warn_skipped(const StepRecord *r)
                     (long long)r->step, (long long)r->skips_in_row);
 }
 
-/* Returns whether too many updates in a row were skipped for the run to continue. A dynamic loss
- * scale adapts by skipping steps, so with one only spikes count, and an overflow at the smallest
- * scale, which the device reports in `stop`. */
+/* Returns whether too many updates in a row were skipped for the run to continue. With a dynamic
+ * loss scale, which adapts by skipping updates, only two things count: updates that were skipped
+ * because of a spike, and an overflow at the smallest scale (`stop`). */
 static bool too_many_skipped(const Config *c, const StepRecord *r)
 {
     bool dynamic = c->fp16.enabled && c->fp16.loss_scale == 0;
@@ -76,8 +75,7 @@ void health_note(Run *run, const StepRecord *r)
         run->records.event = *r;
 }
 
-/* ---- the end of the run -----------------------------------------------------------------------
- */
+/* ---- the end of the run ---------------------------------------------------------------------- */
 
 bool health_goes_back(const Run *run)
 {
@@ -123,11 +121,11 @@ static bool has_older(const Run *run)
     return older > 0;
 }
 
-/* Writes the end of the message: what to do instead. */
+/* Writes the end of the error message: what the user can do. */
 static const char *say_instead(const Run *run, bool older, char *out, size_t n)
 {
     const StepRecord *r = &run->records.event;
-    /* A smaller scale may help. */
+    /* If fp16 gradients overflowed, a smaller loss scale may help. */
     bool scaled = run->config->fp16.enabled && r->loss_scale > 1 && !r->spike;
     const char *key = r->stop ? "fp16.min_loss_scale" : "fp16.loss_scale";
     snprintf(
@@ -141,7 +139,7 @@ static const char *say_instead(const Run *run, bool older, char *out, size_t n)
 void health_end(Run *run, bool none_before)
 {
     char err[512], why[200], often[80] = "", instead[PATH_MAX + 300];
-    run_await_save(run); /* of an earlier step, if one is pending */
+    run_await_save(run); /* waits for a pending save of an earlier step */
     const StepRecord *r = &run->records.event;
     health_say_why(run, why, sizeof why);
     if (run->config->health.policy == HEALTH_ROLLBACK && !health_goes_back(run) && r->rollbacks > 0)
@@ -156,8 +154,7 @@ void health_end(Run *run, bool none_before)
                  say_instead(run, !none_before && has_older(run), instead, sizeof instead));
 }
 
-/* ---- accounts ---------------------------------------------------------------------------------
- */
+/* ---- totals ---------------------------------------------------------------------------------- */
 
 void health_take_up(Run *run, const StepState *s)
 {

@@ -11,7 +11,7 @@
 
 /* ---- config ---------------------------------------------------------------------------------- */
 
-/* Two configs in which at least one key differs. */
+/* A stored and a new config, and the keys in which they differ. */
 typedef struct {
     const Config *stored, *config;
     ConfigDifference *d;
@@ -28,9 +28,8 @@ static bool is_length(const char *key)
     return strcmp(key, "train_steps") == 0 || strcmp(key, "train_tokens") == 0;
 }
 
-/* Returns whether the value of a derived key may be computed from another key: both are in one
- * section and the other one was given, or the table `across` lists the first as depending on the
- * second. */
+/* Returns whether the value of a derived key may be computed from `key`: they are in the same
+ * section and the user has given `key`, or `across` lists the pair. */
 static bool depends_on(const char *derived, const char *key, bool given)
 {
     static const struct {
@@ -51,9 +50,10 @@ static bool depends_on(const char *derived, const char *key, bool given)
     return false;
 }
 
-/* Returns whether the i-th difference is only a consequence of another key that differs, too. Then
- * that key is reported instead, or, if it is derived itself, the key from which it follows:
- * `across` has no cycles. A key with a more serious effect is always reported itself. */
+/* Returns whether the i-th difference is only a consequence of another key that differs. Then the
+ * other key is reported instead or, if it is derived, too, the key that it follows from; this ends,
+ * because `across` has no cycles. A difference with a more serious effect than that of the other
+ * key is reported itself. */
 static bool follows(const Changes *c, int i)
 {
     const ConfigDifference *d = &c->d[i];
@@ -90,13 +90,13 @@ static char *batch_remedy(const Config *stored, const Config *config)
 
 const char *identity_length_option(const Config *config)
 {
-    /* A derived number of steps follows train_steps. */
+    /* If the schedule's number of steps is derived, the learning rates change with train_steps. */
     const char *origin = config_origin(config, "scheduler.params.total_num_steps");
     return begins_with(origin, "derived") ? " --allow-config-change" : "";
 }
 
-/* Returns false and sets err if `step`, of the newest checkpoint in `path`, is past the end of the
- * run that `config` describes. */
+/* Returns whether `step`, that of the newest checkpoint in `path`, is not past the end of the run
+ * that `config` describes; otherwise sets err. */
 static bool is_before_end(const char *path, int64_t step, const Config *config, char *err, size_t n)
 {
     if (step <= config->train_steps) return true;
@@ -117,7 +117,7 @@ static bool read_step(const char *folder, const Config *config, int64_t *step, c
     return is_before_end(folder, *step, config, err, n);
 }
 
-/* Prints a difference that does not end the run. */
+/* Prints a difference with which the run may resume. */
 static void print_accepted(const Changes *c, const ConfigDifference *d)
 {
     if (is_length(d->key) && keeps_schedule(c))
@@ -128,10 +128,10 @@ static void print_accepted(const Changes *c, const ConfigDifference *d)
                                                            : "harmless");
 }
 
-/* The differences that end a run, in the order of keys. */
+/* The differences for which a resume is refused, in the order of keys. */
 typedef struct {
-    char *list; /* names all, so that the user can correct them at once */
-    char *keep; /* of the impossible ones: each key with the run's own value */
+    char *list; /* names all of them, so that the user can correct all at once */
+    char *keep; /* the keys that make the weights unusable, each with the run's own value */
     int n, impossible, lengths;
 } Refused;
 
@@ -154,8 +154,8 @@ static void add_refused(Refused *r, const ConfigDifference *d)
     r->lengths += is_length(d->key);
 }
 
-/* If more impossible keys than this differ, it is another model, and the only advice is another
- * folder. */
+/* If more than this many keys make the weights unusable, the config is of another model. Then the
+ * only advice is another folder. */
 #define MOST_KEPT 3
 
 /* Sets err to the message for the refused differences. */
@@ -260,7 +260,7 @@ void identity_check_start_config(const char *path, const Config *stored, const C
 {
     Changes c = {.stored = stored, .config = config};
     c.n = config_diff(stored, config, &c.d);
-    const ConfigDifference *bad = NULL; /* a key that was written, if there is one */
+    const ConfigDifference *bad = NULL; /* if possible, a key that is not derived */
     for (int i = 0; i < c.n; i++)
         if (c.d[i].effect == EFFECT_IMPOSSIBLE && (!bad || (bad->derived && !c.d[i].derived)))
             bad = &c.d[i];

@@ -26,9 +26,9 @@ bool identity_is_longer(const Config *stored, const Config *config);
 /* Returns the option, with a space before it, that a command needs to change train_steps of a run
  * with this config: --allow-config-change if the learning rate depends on it, otherwise "". */
 const char *identity_length_option(const Config *config);
-/* Ends the program (EXIT_CONFIG) if `step` is past the end of the run that `config` describes. A
- * new run starts at this step, that of `path`: a checkpoint, or a run folder, whose newest
- * checkpoint is used. */
+/* Checks the step at which a new run starts: ends the program (EXIT_CONFIG) if `step` is past the
+ * end of the run that `config` describes. `path`, for the message, is the checkpoint of that step,
+ * or a run folder whose newest checkpoint has it. */
 void identity_check_start_step(const char *path, int64_t step, const Config *config);
 /* Compares the configs when a new run starts from `path`, a checkpoint of another run. Prints the
  * differences that change the run. Ends the program (EXIT_CONFIG) if a difference makes the

@@ -15,7 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The model's parameters, and the pieces of the checkpoint that is made of the source. */
+/* The state of an import: the model's parameters, and the pieces of the checkpoint that is written.
+ */
 typedef struct {
     const ImportedRun *run;
     GptLayers layers;
@@ -24,9 +25,9 @@ typedef struct {
     int *index; /* for each parameter: number of its tensor in the source */
     void *rows; /* rows of a source tensor, in the source's dtype */
     size_t rows_bytes;
-    int64_t overflows; /* finite weights that became infinite in the run's dtype, */
-    int overflowed;    /* the source's number of the first tensor that has any */
-    int64_t done, all; /* elements read; of all weights */
+    int64_t overflows; /* finite weights that became infinite in the run's dtype */
+    int overflowed;    /* the source's number of the first tensor with such weights */
+    int64_t done, all; /* elements read so far; elements of all weights */
     Progress progress;
     ImportedResult *result;
 } Importing;
@@ -95,7 +96,8 @@ static bool check_fit(Importing *im, char *err, size_t n)
                      im->run->origin, misfits, misfits > 1 ? "s" : "", misfits > 1 ? "do" : "does");
 }
 
-/* A weight that became infinite would make every number infinite or NaN. */
+/* Returns true if no finite weight became infinite in the run's dtype; otherwise sets err and
+ * *code. Such a weight would make every result of the model infinite or NaN. */
 static bool check_range(const Importing *im, ExitCode *code, char *err, size_t n)
 {
     if (im->overflows == 0) return true;

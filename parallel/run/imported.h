@@ -6,7 +6,8 @@
 #include "model/core/exit_codes.h"
 #include "model/weights/source.h"
 
-/* A file of the folder beside the config and the checkpoint: tokenizer.json, a licence. */
+/* A file of the run folder in addition to its config and checkpoint, such as tokenizer.json or a
+ * licence. */
 typedef struct {
     char *name, *text;
     size_t bytes;
@@ -16,7 +17,7 @@ typedef struct {
 typedef struct {
     WeightSource *source;
     const Config *config; /* its model is that of the weights; vocab_size is set */
-    const char *origin;   /* where the weights come from, for people */
+    const char *origin;   /* where the weights come from, for messages */
     const char *data; /* identity of the data for the manifest (data/identity.h): the tokenizer */
     const ImportedFile *file;
     int n_files;
@@ -24,16 +25,16 @@ typedef struct {
 
 typedef struct {
     int64_t bytes;      /* of the checkpoint */
-    int64_t not_finite; /* weights that are NaN or infinite in the source, and stay so */
-    int64_t rounded;    /* tensors that the source has in another dtype */
+    int64_t not_finite; /* number of weights that are NaN or infinite in the source */
+    int64_t rounded;    /* number of tensors that the source has in another dtype */
 } ImportedResult;
 
 /* Creates the folder `out`: config.json, the other files, and checkpoints/step_00000000 with the
- * weights in the config's dtype and no optimizer states. Weights are read and written window by
- * window. First checks that the source has exactly the model's tensors, and that the disk has room.
- * Finite weights that become infinite in the config's dtype are an error. Everything is written to
- * a temporary folder next to `out`, which is renamed to `out` at the end, so an import that fails
- * or is killed leaves no `out`.
+ * weights in the config's dtype and no optimizer states. Weights are read and written in parts of
+ * limited size, so large tensors are never in memory as a whole. First checks that the source has
+ * exactly the model's tensors, and that the disk has room. Finite weights that become infinite in
+ * the config's dtype are an error. Everything is written to a temporary folder next to `out`, which
+ * is renamed to `out` at the end, so an import that fails or is killed leaves no `out`.
  *
  * `out` must not exist, or be an empty folder. Returns false and sets err and *code on failure;
  * tensors that do not fit are printed to stderr, one per line. */

@@ -18,7 +18,8 @@
 
 static const char key[] = "checkpoint.init_from";
 
-/* Returns how messages begin: "c.json:9: checkpoint.init_from: out/demo". The caller frees it. */
+/* Returns the beginning of messages: "c.json:9: checkpoint.init_from: out/demo". The caller frees
+ * it. */
 static char *place_of(const Config *config)
 {
     return text_format("%s: %s: %s", config_origin(config, key), key, config->checkpoint.init_from);
@@ -57,7 +58,7 @@ static void print_model_changes(const Run *run, const RunInit *from, const Given
     const Config *stored = config_parse(&(ConfigContext){.stored = true}, from->path, w->config,
                                         strlen(w->config), 0, NULL, &report);
     config_report_free(&report);
-    if (stored == NULL) return; /* of another version; the shapes decide */
+    if (stored == NULL) return; /* a config of another version cannot be compared; the shapes are */
     int n = config_diff(stored, run->config, &d);
     for (int i = 0; i < n; i++) {
         bool said = strncmp(d[i].key, "model.", 6) == 0 && d[i].effect >= EFFECT_NUMBERS;
@@ -71,7 +72,7 @@ static void print_model_changes(const Run *run, const RunInit *from, const Given
     config_free(stored);
 }
 
-/* Ends the program if names or shapes differ from those of the run's model. */
+/* Ends the program if the names or shapes of the weights differ from those of the run's model. */
 static void check_shapes(const Run *run, const RunInit *from, const GivenWeights *w,
                          const char *place)
 {
@@ -126,7 +127,7 @@ void init_from_find(Run *run)
 
 /* ---- taking ---------------------------------------------------------------------------------- */
 
-/* Gives all ranks what rank 0 has found. */
+/* Sends to all ranks what rank 0 has found out about the weights. */
 static void share(Run *run)
 {
     char *path = control_share_text(run->world, run->init.path);

@@ -6,21 +6,22 @@
 
 #include "parallel/run/run.h"
 
-/* Finds what checkpoint.init_from names, if the config has it and the run will begin at step 0, and
- * checks that the weights fit the model of the run's session and were trained with its tokenizer.
- * Reads only headers, and writes nothing. Ends the program if they cannot be used. Called on rank
- * 0, before the run's folder is chosen; a dry run calls it, too. */
+/* If the config has checkpoint.init_from and the run will begin at step 0, finds the weights that
+ * it names. Checks that they fit the model of the run's session and were trained with its
+ * tokenizer. Reads only headers, and writes nothing. Ends the program if they cannot be used.
+ * Called on rank 0, before the run's folder is chosen; a dry run calls it, too. */
 void init_from_find(Run *run);
-/* Chooses the run's own checkpoint of step 0 with weights alone (checkpoint_weights_only), which an
- * import has written. All ranks call it before init_from_take. */
+/* Chooses the run's own checkpoint of step 0 as the source of its weights. An import has written
+ * it, so it has weights but no optimizer states (checkpoint_weights_only). All ranks call it before
+ * init_from_take. */
 void init_from_own(Run *run, const Checkpoint *beginning);
 /* Reads the weights that init_from_find has found on rank 0, or that init_from_own has chosen, into
  * the allocated trainer, and prints where they came from. Returns false if there is nothing to
  * read. Ends the program on failure. All ranks call it. */
 bool init_from_take(Run *run);
 /* Writes RUN/init_from.json, unless the weights are the run's own, and a line to the metrics, which
- * must be open. Returns false and sets
- * err if the file cannot be written. Called on rank 0 after init_from_take has returned true. */
+ * must be open. Returns false and sets err if the file cannot be written. Called on rank 0 after
+ * init_from_take has returned true. */
 bool init_from_record(const Run *run, char *err, size_t n);
 
 #endif

@@ -10,7 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* SLURM checks limits about once a minute. For a short job the slack is a tenth of its time. */
+/* The slack is a minute, because SLURM checks limits about once a minute; for a short job it is a
+ * tenth of the job's time. */
 static const double MOST_SLACK = 60, SLACK_SHARE = 0.1;
 /* SLURM's value of a limit that is not set, or is unlimited. */
 static const double NO_LIMIT = 4294967294.0;

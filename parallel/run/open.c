@@ -40,7 +40,7 @@ static void settle_ranks(RunArguments *a, const Config *config)
         fail(EXIT_CONFIG, "%s: _world: %lld ranks are more than %d; give --ranks", a->config,
              (long long)config->world, LAUNCH_MAX_RANKS);
     if (!given) a->ranks = a->run != NULL && config->world > 0 ? config->world : 1;
-    /* If a run of several ranks is continued, no task of the job is idle. */
+    /* 0: no number of ranks is given, so a SLURM job must have no idle tasks. */
     started_by_require(given || a->ranks > 1 ? a->ranks : 0);
 }
 
@@ -68,7 +68,7 @@ void run_configure(Run *run, const RunArguments *a)
 {
     ConfigReport report = {0};
     *run = (Run){.arguments = *a, .started = seconds_now()};
-    /* Ranks that a launcher has started count as given by the user. */
+    /* The number of a launcher's ranks counts as given by the user. */
     int64_t ranks = run->arguments.ranks = launch_count(a->ranks, 0, a->kind);
     if (launch_joined() && strcmp(a->config, "-") == 0)
         fail(EXIT_USAGE, "a launcher's ranks do not share standard input: write the config to a "
@@ -108,8 +108,8 @@ static void print_sets(const Run *run)
     }
 }
 
-/* Prints how much of the optimizer's states is in page-locked memory; on a CPU all memory is the
- * host's. */
+/* Prints how much of the optimizer's states is in page-locked host memory. Prints nothing on a CPU.
+ */
 static void print_host_states(const Run *run)
 {
     const HostStates *states = &run->trainer.host_states;
@@ -239,7 +239,7 @@ static Checkpoint *find_checkpoint(Run *run)
     CheckpointIo *io = &run->trainer.io;
     const char *path = run->arguments.resume.path;
     bool ok = true, is_run = path && run_path_is_run(path);
-    /* Another machine may see the path later. All ranks must make the same calls. */
+    /* All ranks use rank 0's answer, because another machine may see the path later. */
     control_share(run->world, &is_run, sizeof is_run);
     /* The run's own checkpoints take precedence. After a stop the user repeats the same command
      * with its --resume, which must not start again from the other run's step. */
@@ -257,7 +257,7 @@ static Checkpoint *find_checkpoint(Run *run)
     return checkpoint;
 }
 
-/* Called when any rank ends the program, possibly while rank 0 is writing metrics. */
+/* Writes pending metrics when any rank ends the program, maybe while rank 0 is writing others. */
 static void flush_metrics(void *metrics)
 {
     metrics_end(metrics);
@@ -293,7 +293,7 @@ static void open_metrics(Run *run, int64_t resumed_step)
     if (!metrics_open(&run->output.metrics, &options, err, sizeof err))
         fail(EXIT_INPUT_OUTPUT, "%s", err);
     free(events);
-    /* The stored config of a continued run is always called config.json. */
+    /* A continued run is named after its folder; its config is always called config.json. */
     char *name = json_string(run->arguments.run ? path_name(run->arguments.run) : c->name);
     char *job = json_string(run->job.text);
     char *fields =
@@ -307,7 +307,7 @@ static void open_metrics(Run *run, int64_t resumed_step)
     ends_set_flush(flush_metrics, run->output.metrics);
 }
 
-/* On rank 0, before allocations: checks disk space, and a resumed run's tokenizer and data. */
+/* Checks disk space, and a resumed run's tokenizer and data. On rank 0, before allocations. */
 static void check_folder(const Run *run)
 {
     disk_check(run->config, best_takes_disk(run->config, &run->data), run->plan.checkpoint,
@@ -342,7 +342,7 @@ static void describe_run(Run *run, const Checkpoint *checkpoint, bool same_run)
         fail(EXIT_INPUT_OUTPUT, "%s", err);
 }
 
-/* Continues the run where the checkpoint ends. */
+/* Continues the run at the step of the checkpoint. */
 static void take_up(Run *run, const Checkpoint *checkpoint, bool same_run)
 {
     run_take_up(run, same_run);

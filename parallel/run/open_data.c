@@ -30,8 +30,8 @@ static void print_preparation(const Preparation *p)
               p->cached ? "   (cached)" : "");
 }
 
-/* Returns the end of the message that the data are missing, for a continued run: its paths may be
- * relative to another folder than this one. */
+/* Returns the end of the error message about missing data. For a continued run it names a possible
+ * reason: the paths of the data may be relative to another folder than the current one. */
 static const char *where_data_were(const Run *run, const char *err, ExitCode code)
 {
     bool missing = error_exit_code(err, code) == EXIT_MISSING;
@@ -42,14 +42,14 @@ static const char *where_data_were(const Run *run, const char *err, ExitCode cod
 
 /* ---- ranks that a launcher has started ------------------------------------------------------- */
 
-/* Whether the ranks have connected before the data are opened, so that each opens the data itself.
- */
+/* Returns whether the ranks are connected already, as a launcher has started them. Then each rank
+ * opens the data itself. */
 static bool have_met(const Run *run)
 {
     return run->world != NULL && machines_of(run->world).joined;
 }
 
-/* The world of the rank that asks for the properties of devices. */
+/* The communicator for least_facts, which as a callback of ConfigFacts gets only the config. */
 static _Thread_local Comm *asking;
 
 static DeviceFacts least_facts(const Config *config)
@@ -57,7 +57,8 @@ static DeviceFacts least_facts(const Config *config)
     return session_least_facts(config, asking);
 }
 
-/* Returns rank 0's result on all ranks: other ranks may not see the folder yet. */
+/* Returns rank 0's result of run_folder_continued on all ranks, because other ranks may not see the
+ * folder yet. */
 static const Config *continued_by_rank_0(const Run *run, const RunRequest *request)
 {
     ConfigReport report = {0};
@@ -75,9 +76,9 @@ static const Config *continued_by_rank_0(const Run *run, const RunRequest *reque
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Adds the values to the config that depend on the device; a continued run keeps its own. This is
- * done before ranks plan their memory. If another program changes the folders meanwhile, a
- * difference is found when the folder is locked. */
+/* Adds the values to the config that depend on the device; a continued run keeps those of its
+ * stored config. This is done before ranks plan their memory. If another program changes the
+ * folders meanwhile, a difference is found when the folder is locked. */
 static void settle_by_device(Run *run)
 {
     char err[2048];

@@ -42,8 +42,8 @@ static const Config *read_config(const char *run, int64_t ranks, int n_sets,
     return config;
 }
 
-/* Returns the end of the message that data are missing: the files of a set are not needed, unless
- * this command evaluates the set. */
+/* Returns the end of the error message about missing data. If the files of a set are missing and no
+ * --set of this command asks for the set, it says how to leave the sets out. */
 static const char *without_sets(const OpenedRun *r, const char *err, ExitCode code)
 {
     bool missing =
@@ -52,7 +52,7 @@ static const char *without_sets(const OpenedRun *r, const char *err, ExitCode co
     return missing && !asked ? "; --set eval.sets=null leaves the sets out" : "";
 }
 
-/* Ranks that a launcher has started each open the data themselves. */
+/* Opens the data on ranks that a launcher has started: each rank opens them itself. */
 static void open_in_turn(OpenedRun *r, Comm *world)
 {
     char err[2048];
@@ -85,8 +85,8 @@ static void open_own_data(OpenedRun *r, const char *run, Comm *world)
              r->data.tokenizer_path, run);
 }
 
-/* A run that was trained with the attention kernels for Hopper can be read on every device. Ends
- * the program (EXIT_CONFIG) if a --set asks for them and a device does not have them. */
+/* If the run was trained with the attention kernels for Hopper and a device does not have them,
+ * takes the portable ones. Ends the program (EXIT_CONFIG) if a --set asks for those for Hopper. */
 static void settle_attention(OpenedRun *r, Comm *world)
 {
     char err[2048];
@@ -144,7 +144,7 @@ static void check_model_of(OpenedRank *r, const Comm *world, const Checkpoint *c
 {
     char err[1024];
     const Config *config = r->run->config;
-    if (checkpoint_weights_only(checkpoint)) return; /* reading them names what does not fit */
+    if (checkpoint_weights_only(checkpoint)) return; /* the read itself reports what does not fit */
     Piece *weights = must_calloc((size_t)r->session.table.n_params, sizeof *weights);
     session_weights(&r->session, PURPOSE_COUNT, weights);
     bool fits = checkpoint_fits(checkpoint, CHECKPOINT_WEIGHTS, weights, r->session.table.n_params,
@@ -163,7 +163,7 @@ static void check_model_of(OpenedRank *r, const Comm *world, const Checkpoint *c
     int n = stored ? config_diff(stored, config, &d) : 0;
     for (int i = 0; i < n; i++)
         if (d[i].effect == EFFECT_IMPOSSIBLE &&
-            /* skip keys whose value was derived from another key */
+            /* only keys that a --set has changed */
             strcmp(config_origin(config, d[i].key), "--set") == 0)
             control_fail(world, EXIT_CONFIG,
                          "--set %s=%s: %s was trained with %s, and its weights fit no other; leave "
@@ -173,7 +173,7 @@ static void check_model_of(OpenedRank *r, const Comm *world, const Checkpoint *c
     config_free(stored);
 }
 
-/* Opens the best checkpoint, as far as the choice allows it. Returns true and NULL in *out if the
+/* Opens the best checkpoint, unless the newest was chosen. Returns true and NULL in *out if the
  * newest is to be opened instead. */
 static bool open_best(const OpenedRank *r, CheckpointIo *io, Checkpoint **out, char *err, size_t n)
 {

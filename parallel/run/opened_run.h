@@ -28,7 +28,7 @@ typedef struct {
     bool changed;         /* --set was given */
     LaunchKind kind;      /* threads or processes */
     OpenedChoice choice;  /* ignored if is_checkpoint */
-    Progress progress;    /* a copy for each rank; on a terminal only unless opened with_data */
+    Progress progress; /* copied to each rank; without with_data it is shown only on a terminal */
 } OpenedRun;
 
 /* The options of the commands that open a run: which run, its --set, the ranks, and the choice of
@@ -69,9 +69,9 @@ typedef struct {
     bool leads; /* this is rank 0, which prints */
     Progress progress;
 } OpenedRank;
-/* The work of one rank; returns the exit code. It must allocate its memory, run each computation
- * once (because a first use may load kernels), and call opened_rank_connect. Then the weights can
- * be used. Before it releases memory it must call session_meet. */
+/* The work of one rank; returns the exit code. First it must allocate its memory, run each
+ * computation once (because a first use may load kernels), and call opened_rank_connect. Only then
+ * can it use the weights. Before it releases memory it must call session_meet. */
 typedef int (*OpenedBody)(OpenedRank *rank, void *context);
 /* Connects the ranks (session_connect) and publishes the weights. All ranks must call it. */
 void opened_rank_connect(OpenedRank *rank);

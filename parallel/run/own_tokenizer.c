@@ -9,7 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Returns whether the run began with the weights of an import, which it keeps as its step 0. */
+/* Returns whether the run began with the weights of an import, which it keeps as its checkpoint of
+ * step 0. */
 static bool is_imported(const char *run)
 {
     char ignored[512], *path = checkpoint_path(run, 0);

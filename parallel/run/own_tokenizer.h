@@ -6,8 +6,8 @@
 #include "parallel/run/run.h"
 
 /* Reads the config that the arguments name, as config_load does. If they name the folder of an
- * imported run, data.tokenizer becomes the run's own copy unless --set names another file, because
- * the weights were trained with it. A tokenizer that is trained on the text, or the file that is
+ * imported run, data.tokenizer becomes the run's own copy of the tokenizer that the weights were
+ * trained with, unless --set names another file. Any other tokenizer, newly trained on the text or
  * now at the path in the config, might assign the same ids to different words. Returns NULL and
  * fills in the report if there are errors. */
 const Config *config_load_with_own_tokenizer(const RunArguments *arguments,

@@ -93,8 +93,8 @@ static char *learning_rates_text(const Config *c, char *text, size_t n)
     return text;
 }
 
-/* Describes the 16-bit types of the training in text[0..n), with a comma before, and returns
- * `text`; in other types it is empty. */
+/* Describes the 16-bit types of the training in text[0..n), beginning with a comma, and returns
+ * `text`. It is empty if no type has 16 bits. */
 static char *precision_text(const Config *c, char *text, size_t n)
 {
     DType dtype = config_dtype(c);
@@ -169,15 +169,15 @@ void run_plan(Run *run)
     run->work.progress = progress_begin();
     if (run->lead) memory_check_step(c);
     if (run->lead) run_check_schedules(c);
-    /* The available memory before any rank of this machine allocated some. */
+    /* All ranks of a machine use a value from before any of them allocated memory. */
     machines_share(run->world, &host, sizeof host);
     bool good = trainer_open(&run->trainer, c, run->world, err, sizeof err);
     run_require(run, good, EXIT_UNAVAILABLE, err, sizeof err);
     const Device *dev = &run->trainer.session.dev;
-    comm_barrier(run->world); /* all devices are open: memory that is free now is for the plans */
+    comm_barrier(run->world); /* all devices are open: the plans may use what is free now */
     MemoryRoom room = memory_room(&run->trainer.session.dev, host);
-    MemoryPlan own =
-        memory_plan(&run->trainer, &run->data); /* refuses impossible sizes before they are added */
+    /* Also refuses impossible sizes, before the sizes of all ranks are added up. */
+    MemoryPlan own = memory_plan(&run->trainer, &run->data);
     if (!room.device) memory_add_host(&own);
     run->plan = memory_plan_of_ranks(run->world, &own, room.device ? gpus_number(dev) : 0);
     run->trainer.saves_async = memory_take_snapshot(run->world, &room, &own, &run->plan);
@@ -209,10 +209,10 @@ void run_plan(Run *run)
                        run->arguments.out ? run->arguments.out : "out");
     }
     free(largest);
-    /* Each rank checks its own device. The message is that of the lowest rank whose device is too
+    /* Each rank checks its device; the message is that of the lowest rank whose device is too
      * small. */
     good = memory_fits(&run->plan, &room, c, NULL, err, sizeof err);
-    /* A ratio applies to all ranks, so each rank states what it would hold with each ratio. */
+    /* The message suggests a ratio of offloaded states. It must suit the need of every rank. */
     if (control_max(run->world, !good) != 0) {
         MemoryRatios ratios = memory_ratios(&run->trainer);
         ratios = memory_ratios_of_ranks(run->world, &ratios, room.device ? gpus_number(dev) : 0);

@@ -19,9 +19,9 @@ void run_check_schedules(const Config *config)
     if (spec.stages == 1) return;
     CHECK(schedule_check(&spec, err, sizeof err), "the schedule of a step: %s", err);
     spec.evaluate = true;
-    /* Checks the largest evaluation and all small ones. Between these, evaluations differ only in
-     * their number of micro-batches, so only a decreasing part of them is checked: with 126 stages,
-     * all would take four seconds. */
+    /* Evaluations differ only in their number of micro-batches. All small numbers and the largest
+     * are checked, but only some in between: with 126 stages, all of them would take four seconds.
+     */
     int64_t group = evaluate_group((GridPlace){.pp = spec.stages});
     for (int64_t n = 1; n <= group; n += n < group ? min_i64(1 + n / 16, group - n) : 1) {
         spec.micros = n;

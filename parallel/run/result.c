@@ -79,7 +79,7 @@ bool run_result_parse(RunResult *r, const char *text, size_t bytes)
     /* Older programs wrote -1 if the number was unknown. */
     if (r->bits_per_byte < 0) r->bits_per_byte = NAN;
     bool good = json_tree_count(o, "steps", &r->steps) && json_tree_count(o, "tokens", &r->tokens);
-    /* Both or none: older programs wrote neither. */
+    /* best_step and best_val_loss are valid only together. Older programs wrote neither. */
     r->best_val_loss = number_of(o, "best_val_loss");
     if (isnan(r->best_val_loss) || !json_tree_count(o, "best_step", &r->best_step)) {
         r->best_step = 0;

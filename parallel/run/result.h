@@ -9,19 +9,22 @@
 /* The figures of a set of eval.sets. */
 typedef struct {
     char *name;
-    double loss, bits_per_byte; /* bits_per_byte NaN: unknown */
+    double loss, bits_per_byte; /* bits_per_byte is NaN if it is unknown */
     int64_t targets;
 } SetResult;
 
 typedef struct {
     int64_t steps, tokens; /* totals over the whole training */
-    double loss;           /* of the last step; NaN: not known, an earlier attempt made that step */
-    double val_loss;       /* nats per token; NaN: the run has no validation data */
-    double bits_per_byte;  /* on the validation data; NaN: unknown, as their bytes are */
-    int64_t batches, all_batches; /* micro-batches that val_loss covers, and all; 0: all of them */
-    int64_t patience;     /* eval.patience, which ended the run before train_steps; 0: it did not */
-    int64_t best_step;    /* with the lowest validation loss, if that was lower; 0: none was */
-    double best_val_loss; /* of that step; NaN: none */
+    double loss;     /* of the last step; NaN: unknown, because an earlier attempt made that step */
+    double val_loss; /* nats per token; NaN: the run has no validation data */
+    double bits_per_byte; /* on the validation data; NaN: unknown, because their size in bytes is */
+    /* Micro-batches that val_loss covers, and micro-batches of all validation data. If both are 0,
+     * it covers all data. */
+    int64_t batches, all_batches;
+    int64_t patience; /* eval.patience, which ended the run before train_steps; 0: it did not */
+    /* The step with the lowest validation loss, if lower than val_loss; 0: there is none. */
+    int64_t best_step;
+    double best_val_loss;  /* of best_step; NaN: there is none */
     char *prompt, *sample; /* UTF-8; NULL: the run drew no sample */
     SetResult *set;        /* (n_sets) the sets of eval.sets, in their order */
     int n_sets;

@@ -15,8 +15,7 @@
 
 #include <stdio.h>
 
-/* ---- after a checkpoint was loaded ------------------------------------------------------------
- */
+/* ---- after a checkpoint was loaded ----------------------------------------------------------- */
 
 void run_take_up(Run *run, bool same_run)
 {
@@ -38,8 +37,7 @@ void run_begin_here(Run *run)
     run->stops = (RunStops){.next = step, .last = now, .last_step = step, .reached = step};
 }
 
-/* ---- going back -------------------------------------------------------------------------------
- */
+/* ---- going back ------------------------------------------------------------------------------ */
 
 /* Opens the checkpoint to go back to, before the first of the steps that were skipped in a row.
  * Ends the run if there is none. */
@@ -72,7 +70,8 @@ static void load(Run *run, Checkpoint *c)
     trainer_set_state(t, s);
 }
 
-/* Prints a warning, and writes a line "rollback" for the first step that is repeated. */
+/* Prints a warning, and writes a line "rollback" to the metrics, with the first step that is
+ * repeated. */
 static void tell(Run *run, const Checkpoint *c)
 {
     char why[200], text[400];
@@ -115,7 +114,7 @@ static void forget_later(Run *run, const Checkpoint *c)
 bool run_goes_back(Run *run)
 {
     if (!run->records.goes_back) return false;
-    run_await_save(run); /* it may be the one to go back to */
+    run_await_save(run); /* the pending checkpoint may be the one to go back to */
     run_begin_work(run, "going back to a checkpoint");
     progress_print(&run->work.progress, "going back to a checkpoint");
     Checkpoint *c = find_checkpoint(run);

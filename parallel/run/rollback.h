@@ -10,10 +10,12 @@
 
 #include "parallel/run/run.h"
 
-/* Sets run->records after a checkpoint was loaded: the totals from its state and, if the metrics
- * are those of the same run, the last loss from them, which rank 0 shares. All ranks call it. */
+/* Sets run->records after a checkpoint was loaded. The totals come from the checkpoint's state. If
+ * the metrics are those of the same run (`same_run`), rank 0 takes the last loss from them and
+ * sends it to the other ranks. All ranks call it. */
 void run_take_up(Run *run, bool same_run);
-/* Starts the measurement of speed and the agreements on stops anew at this step. */
+/* Makes this step the beginning of the attempt: the average duration of a step is measured from
+ * here on, and the ranks decide on a stop at the next opportunity. */
 void run_begin_here(Run *run);
 
 #endif

@@ -28,7 +28,7 @@ typedef struct {
     int64_t ranks; /* 0: not given */
     /* The run folder that was given instead of a config; NULL: a config was given. */
     char *run;
-    char *run_config, *resume_path; /* own the texts of `config` and `resume.path`; may be NULL */
+    char *run_config, *resume_path; /* allocated texts of `config` and `resume.path`, or NULL */
     char *command;                  /* the whole command line, quoted for a shell */
     LaunchKind kind;                /* threads or processes */
     bool dry_run, allow_config_change, json, verbose, log_ranks;
@@ -42,13 +42,13 @@ typedef struct {
     bool goes_back;   /* all ranks know the event, and the run goes back to a checkpoint */
     bool spiking;     /* the loss of the newest step was a spike */
     EvalRecord eval;  /* of the newest evaluation */
-    EvalRecord *sets; /* (trainer.n_sets) of eval.sets at the same step; NULL: not known */
+    EvalRecord *sets; /* (trainer.n_sets) of the sets of eval.sets at that step; NULL: unknown */
     char *sample;     /* the newest sample; NULL: none yet */
 } RunRecords;
 
 /* The clock that measures speed: the time and number of the steps since the last report. */
 typedef struct {
-    double start, seconds; /* seconds_now() at the last start; seconds measured before that */
+    double start, seconds; /* seconds_now() when it was last resumed; seconds counted before that */
     int64_t steps;
     double shown_at; /* when the live line was drawn last */
 } RunClock;
@@ -57,41 +57,44 @@ typedef struct {
 typedef struct {
     int64_t step;
     bool known;    /* the step's record has been read */
-    bool good;     /* as run_is_healthy says */
-    char why[160]; /* if it is not */
+    bool good;     /* the result of run_is_healthy */
+    char why[160]; /* the reason if it is not */
 } SavedHealth;
 
 /* The newest checkpoint of the run, and the outcome of its saves. */
 typedef struct {
-    int64_t first_step;  /* the step at which this attempt began */
-    double begun;        /* seconds_now() at that time */
-    double seconds;      /* of this attempt's longest save, to its commit; 0: it has made none */
-    int64_t saved_step;  /* of the newest checkpoint, which is committed; -1: there is none */
-    ExitCode error;      /* why the last save failed; EXIT_OK: it succeeded */
+    int64_t first_step; /* the step at which this attempt began */
+    double begun;       /* seconds_now() at that time */
+    double seconds;     /* that this attempt's longest save took, with its commit; 0: no save yet */
+    int64_t saved_step; /* of the newest checkpoint, which is committed; -1: there is none */
+    ExitCode error;     /* why the last save failed; EXIT_OK: it succeeded */
     int64_t warned_step; /* the newest step whose failed save was reported; 0: none */
     bool last_try;       /* the next save is the run's last one */
     bool keeping_warned; /* the warning that no older checkpoint is removed has been printed */
-    SavedHealth health;  /* of the newest save that was begun */
-    Comparisons compared, between; /* of replicas: before that save; by interval, not reported */
+    SavedHealth health;  /* of the step of the newest save that was begun */
+    /* Comparisons of replicas: the one before that save; those by compare_interval that no report
+     * of a save contains yet. */
+    Comparisons compared, between;
 } RunSaving;
 
 /* The validation loss of the run so far. All ranks have the same values. */
 typedef struct {
-    CheckpointBest kept; /* the checkpoint kept for its loss; step 0: none */
+    CheckpointBest kept; /* the best checkpoint, which is kept; step 0: none */
     EvalRecord lowest;   /* the evaluation with the lowest loss; step 0: none */
-    int64_t since;       /* number of evaluations after it */
+    int64_t since;       /* number of evaluations after `lowest` */
 } RunBest;
 
 /* Where the weights of a run that begins at step 0 come from (init_from.h). */
 typedef struct {
-    /* The folder of a checkpoint, or of Hugging Face's libraries (hf); NULL: the weights are
+    /* The folder of a checkpoint or, if `hf`, of a Hugging Face model; NULL: the weights are
      * initialised from the seed. */
     char *path;
-    bool hf, own;    /* own: the run's checkpoint of step 0, with weights alone */
+    bool hf, own;    /* own: the run's own checkpoint of step 0, which an import wrote */
     char kind[24];   /* "checkpoint", "best checkpoint", "newest checkpoint", ... */
     int64_t step;    /* of the checkpoint */
     double val_loss; /* its validation loss in nats a token; NaN: not known */
-    bool same_ids;   /* token ids mean the same in both, or the user says so */
+    /* Token ids mean the same in the weights and in the run's data, or the user says so. */
+    bool same_ids;
 } RunInit;
 
 /* The work in progress: a step, an evaluation or a sample. */
@@ -103,19 +106,20 @@ typedef struct {
     double stop_looked_at; /* time of the last check for RUN/STOP */
 } RunWork;
 
-/* When all ranks next agree on whether to stop. `next` and `worked` are the same on all ranks. */
+/* When the ranks next decide together whether to stop the run. `next` and `worked` are the same on
+ * all ranks; only rank 0 uses the other fields. */
 typedef struct {
-    int64_t next; /* after this step */
-    bool worked;  /* or now, because they have evaluated, sampled or saved since */
-    /* On rank 0, at the last agreement: seconds_now(), the step, and how many steps the device had
-     * ended. */
+    int64_t next; /* they decide after this step at the latest */
+    bool worked;  /* they decide now, because they have evaluated, sampled or saved */
+    /* Rank 0 estimates the duration of a step from its state at the last decision: the time
+     * (seconds_now()), how many steps the host had queued, and how many records had been read. */
     double last;
     int64_t last_step, reached;
 } RunStops;
 
 /* Where the run writes its output. */
 typedef struct {
-    Metrics *metrics;  /* writes the console and metrics.jsonl on rank 0; NULL on other ranks */
+    Metrics *metrics;  /* writes to the console and to metrics.jsonl; NULL except on rank 0 */
     FILE *log;         /* this rank's log with --log-ranks; else NULL */
     bool console_lost; /* standard output cannot be written; a warning was printed */
 } RunOutput;
@@ -162,8 +166,8 @@ bool run_arguments(RunArguments *arguments, int argc, char **argv, int *code);
 void run_arguments_free(RunArguments *arguments);
 /* Reads and checks the config. */
 void run_configure(Run *run, const RunArguments *arguments);
-/* Opens the data, or prepares them first. The data determine the vocabulary, so the config is final
- * after this call. */
+/* Opens the data; prepares them first if necessary. The data determine the vocabulary, so the
+ * config is final after this call. */
 void run_open_data(Run *run);
 /* Starts arguments.ranks ranks and calls `rank` on each. Rank 0 gets `run` itself, and the others a
  * copy. Then frees what the ranks share and returns rank 0's exit code. */
@@ -172,7 +176,7 @@ int run_on_ranks(Run *run, int (*rank)(Run *run));
  * program (EXIT_NO_MEMORY) if they do not fit. Allocates and writes nothing for the run yet. */
 void run_plan(Run *run);
 /* Does the dry run: allocates everything and trains one micro-batch on the real device. Returns the
- * exit code. If random tokens replaced missing or damaged data, it is the code of that failure. */
+ * exit code. If random tokens replaced missing or damaged data, this is the code for that error. */
 int run_dry(Run *run);
 /* Chooses, creates and locks the folder. */
 void run_choose_folder(Run *run);
@@ -184,9 +188,9 @@ void run_open_trainer(Run *run);
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-/* Tries a save if the run saves only at its end. Makes the evaluation and the sample that are due
- * at the step from which this attempt resumes, if the earlier attempt saved that step but was
- * stopped before it made them. */
+/* If the run saves only at its end, tests whether a save would succeed. If the earlier attempt
+ * saved its last step, but was stopped before the evaluation or the sample that was due there,
+ * makes them now. */
 void run_catch_up(Run *run);
 /* Reports after a step: writes its records to metrics.jsonl, updates the live line, and prints a
  * row of the table if one is due. */

@@ -89,7 +89,8 @@ void run_speak_for_all(const Run *run)
     if (run->lead) log_set_rank(0, NULL);
 }
 
-/* Any thread of a rank's process may write errors to it. */
+/* Sets the log file of this rank. If the rank has its own process, all threads of the process write
+ * their messages to it; otherwise only the calling thread does. */
 static void set_log(FILE *log)
 {
     if (launch_parent() != 0 || launch_joined())
@@ -122,7 +123,7 @@ void run_close_log(Run *run)
     FILE *log = run->output.log;
     if (log == NULL) return;
     set_log(NULL);
-    /* Another thread of a rank's process may still write to it. */
+    /* In a rank's own process another thread may still write to the file, so it stays open. */
     if (launch_parent() != 0 || launch_joined())
         fflush(log);
     else

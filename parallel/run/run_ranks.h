@@ -1,6 +1,6 @@
 /* run_ranks.h -- helpers for a run on several ranks: agreeing on errors, sharing rank 0's folder,
- * opening each rank's log, and marking messages with the rank's place. run_on_ranks, which starts
- * the ranks, is in run.h. */
+ * opening each rank's log, and marking messages with the rank's place in the grid. run_on_ranks,
+ * which starts the ranks, is in run.h. */
 #ifndef PARALLEL_RUN_RUN_RANKS_H
 #define PARALLEL_RUN_RUN_RANKS_H
 
@@ -16,10 +16,11 @@ void run_share_folder(Run *run);
  * Ends the program (EXIT_CANNOT_CREATE) if a rank cannot open its file. All ranks call it. */
 void run_open_log(Run *run);
 void run_close_log(Run *run);
-/* Choose whether rank 0's error messages are marked with its place in the grid. run_take_place
- * marks them: used where every rank does its own work. run_speak_for_all removes the mark, as at
- * the start: used where rank 0 works on behalf of all ranks. */
+/* Marks rank 0's error messages with its place in the grid from now on. To be called before work
+ * that every rank does for itself. */
 void run_take_place(const Run *run);
+/* Removes that mark, as at the start of the program. To be called before work that rank 0 does on
+ * behalf of all ranks. */
 void run_speak_for_all(const Run *run);
 
 #endif

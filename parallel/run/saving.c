@@ -21,8 +21,9 @@
  * an untrained model nor the noise of a batch explains it. */
 enum { MUCH_WORSE = 4 };
 
-/* The same for a record. `known` is false if only its totals are known. records.spiking must be of
- * its step. */
+/* Returns whether the training was healthy at the step of the record; otherwise writes the reason
+ * to why[0..n). `known`: the record has its loss, not only totals. records.spiking must be of the
+ * same step. */
 static bool is_healthy(const Run *run, const StepRecord *r, bool known, char *why, size_t n)
 {
     double uniform = log((double)run->config->model.vocab_size);
@@ -103,7 +104,8 @@ static void look_at_health(Run *run)
                              !run_is_due(h->step, run->config->checkpoint.save_interval);
 }
 
-/* Reports a committed save. `work`: the seconds that the save takes if training waits for it. */
+/* Reports a committed save. `work`: how many seconds the save would take if training waited for it.
+ */
 static void saved(Run *run, const StepRecord *at, double seconds, double work, double stall)
 {
     char *path = checkpoint_path(run->folder.path, at->step);
@@ -121,7 +123,7 @@ static void saved(Run *run, const StepRecord *at, double seconds, double work, d
     free(path);
 }
 
-/* Warns once for each step, and again at the last try. */
+/* Warns that a step is not saved: once for each step, and again at the last try. */
 static void not_saved(Run *run, int64_t step, const char *err)
 {
     run->saving.error = error_exit_code(err, EXIT_INPUT_OUTPUT);
@@ -139,7 +141,8 @@ static void before_saving(Run *run)
     look_at_health(run);
 }
 
-/* Begins a save or a wait for one; returns what end_saving needs. */
+/* Begins a save or a wait for one. Returns the number of its entry in the flight record, for
+ * end_saving. */
 static int64_t begin_saving(Run *run, int64_t step)
 {
     run_pause_clock(run);
@@ -156,9 +159,9 @@ static void end_saving(Run *run, int64_t noted)
     run_resume_clock(run);
 }
 
-/* Returns whether the folder is still the run's, on rank 0. If somebody removed the lock file,
- * another run may have started in this folder. Two runs that save here would remove each other's
- * checkpoints, so the program ends. */
+/* On rank 0 returns false and sets err if the folder was renamed, removed or replaced. Ends the
+ * program if another run has locked the folder, which can happen after somebody removed the lock
+ * file: two runs that save here would remove each other's checkpoints. */
 static bool folder_is_ours(Run *run, char *err, size_t n)
 {
     bool in_place = !run->lead || run_folder_in_place(&run->folder, err, n);
@@ -167,10 +170,10 @@ static bool folder_is_ours(Run *run, char *err, size_t n)
     return in_place;
 }
 
-/* A save that has begun; replicas have been compared. */
+/* A save that has begun, after the comparison of replicas. */
 typedef struct {
     double start;  /* seconds_now() when it began */
-    int64_t noted; /* what end_saving needs */
+    int64_t noted; /* its entry in the flight record */
 } Begun;
 
 static Begun begin_compared(Run *run)
@@ -206,7 +209,7 @@ static void write_now(Run *run, Begun begun)
     end_saving(run, begun.noted);
 }
 
-/* Saves and waits. */
+/* Saves this step synchronously. */
 static void save_now(Run *run)
 {
     before_saving(run);
@@ -221,7 +224,7 @@ void run_save(Run *run)
 
 /* ---- asynchronous saves ---------------------------------------------------------------------- */
 
-/* Called by the thread that commits. */
+/* Writes the metrics to disk. Called by the thread that commits the save. */
 static bool sync_metrics(void *context, char *err, size_t n)
 {
     const Run *run = context;
@@ -233,8 +236,9 @@ static void save_async(Run *run)
 {
     char err[2048];
     bool alone = run->world->size == 1;
-    run_await_save(run); /* there is memory for one snapshot */
-    /* A single rank does not wait for its device; its records are read before the commit. */
+    run_await_save(run); /* there is memory for only one snapshot */
+    /* A single rank does not wait for its device here; its records are read before the save is
+     * committed. */
     if (alone)
         begin_health(run);
     else
@@ -250,7 +254,7 @@ static void save_async(Run *run)
         return;
     }
     end_saving(run, b.noted);
-    if (!begun) save_now(run); /* the clock counts the steps that the host waits for now */
+    if (!begun) save_now(run); /* the clock runs again, as save_now first waits for queued steps */
 }
 
 /* Handles the result of a save that has ended. */
@@ -264,9 +268,9 @@ static void take_outcome(Run *run, AsyncState state, const AsyncResult *r)
     if (state != ASYNC_PENDING && state != ASYNC_NONE) run_prepare_answers(run, run->work.doing);
 }
 
-/* For a single rank: reads its records once they have arrived, before its save continues. Returns
- * whether the save is to be dropped because the event that ends the run happened at or before its
- * step. With several ranks this is done before the save begins. */
+/* Returns whether the pending save is to be dropped, because the event that ends the run happened
+ * at or before its step. Only a single rank drops saves: it reads the records that have arrived
+ * here, before the save continues. Several ranks read them before a save begins. */
 static bool is_to_be_dropped(Run *run)
 {
     int64_t event = run->records.event.step;
@@ -312,7 +316,7 @@ void run_save_if_due(Run *run)
         run_compare_if_due(run);
         return;
     }
-    /* The last save of a run is waited for. */
+    /* The last save of a run is synchronous. */
     if (run_is_over(run) || run->trainer.async == NULL)
         run_save(run);
     else

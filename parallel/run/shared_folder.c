@@ -25,7 +25,7 @@ static char *nearest_folder(const char *out)
     while (!fs_is_folder(path)) {
         slash = strrchr(path, '/');
         if (slash == path && path[1] != '\0') {
-            path[1] = '\0'; /* the root */
+            path[1] = '\0'; /* the root folder */
         } else if (slash == NULL || slash == path) {
             free(path);
             return must_strdup(".");
@@ -36,8 +36,9 @@ static char *nearest_folder(const char *out)
     return path;
 }
 
-/* Writes the file on rank 0, and returns its path; NULL and sets err on failure. The name is
- * random, so no machine can have cached that it does not exist. */
+/* Writes the file for which the other machines look, and returns its path. On failure returns NULL
+ * and sets err. Called on rank 0. The name is random, so no machine can have cached that it does
+ * not exist. */
 static char *write_token(const char *out, char *err, size_t n)
 {
     uint64_t number = 0;
@@ -80,7 +81,7 @@ static bool sees_token(Comm *world, const char *path, char *err, size_t n)
     return true;
 }
 
-/* Called when any rank ends the program meanwhile. */
+/* Removes the file. Also called if any rank ends the program meanwhile. */
 static void remove_token(void *path)
 {
     unlink(path);

@@ -41,7 +41,8 @@ static const struct {
 } watched[] = {{SIGINT, ""}, {SIGTERM, "SIGTERM: "}, {SIGUSR1, "SIGUSR1: "}, {SIGHUP, "SIGHUP: "}};
 enum { N_WATCHED = sizeof watched / sizeof watched[0] };
 
-/* Writes the texts as one line with a single write call, so no other output can split it. */
+/* Writes the three texts as one line with a single write call, so no other output can split the
+ * line. */
 static void answer(const char *name, const char *text, const char *end)
 {
     enum { MILLISECONDS = 100 };
@@ -78,7 +79,7 @@ static void on_signal(int number, siginfo_t *info, void *unused)
 {
     int kept = errno, none = 0, place = watch.place;
     (void)unused;
-    /* A signal with this number from another process is ignored. */
+    /* A rank's process obeys this signal only if it comes from the parent process. */
     if (launch_signal() != 0 && (info->si_code != SI_QUEUE || info->si_pid != launch_parent()))
         return;
     if (launch_signal() != 0) number = info->si_value.sival_int;
@@ -116,7 +117,8 @@ void run_watch_signals(const Run *run)
     for (int i = 0; i < N_WATCHED && launch_signal() == 0; i++) {
         struct sigaction was;
         bool ignored = sigaction(watched[i].number, NULL, &was) == 0 && was.sa_handler == SIG_IGN;
-        /* nohup ignores SIGHUP, and a shell without job control SIGINT in the background. */
+        /* An ignored signal stays ignored. nohup ignores SIGHUP; a shell without job control
+         * ignores SIGINT for commands in the background. */
         if (!ignored) sigaction(watched[i].number, &action, NULL);
     }
     signal(SIGPIPE, SIG_IGN);
@@ -171,7 +173,7 @@ static double seconds_of_job(const Run *run)
     double step = (seconds_now() - s->begun) / steps;
     double save = s->seconds > 0 ? s->seconds : saved_seconds((double)run->plan.checkpoint);
     int64_t interval = run->config->parallel.stop_interval;
-    if (run_saving_step(run) >= 0) save *= 2; /* the pending save comes before the last one */
+    if (run_saving_step(run) >= 0) save *= 2; /* a pending save must end first */
     return job_seconds(&run->job, save, interval > 0 ? step * (double)interval : step);
 }
 
@@ -201,11 +203,11 @@ bool run_agrees_now(const Run *run)
     return run->stops.worked || run->trainer.steps >= run->stops.next;
 }
 
-/* On rank 0, returns after how many steps the ranks are to agree again. */
+/* Returns after how many steps the ranks decide again whether to stop. Called on rank 0. */
 static int64_t steps_until_next(Run *run)
 {
     static const double every = 5; /* seconds */
-    enum { GROWTH = 4 };           /* the first steps may be faster than others */
+    enum { GROWTH = 4 }; /* at most this factor at a time, as the first steps may be fast */
     RunStops *stops = &run->stops;
     int64_t given = run->config->parallel.stop_interval, steps = run->trainer.steps_read;
     int64_t done = steps - stops->reached, before = run->trainer.steps - stops->last_step;
@@ -214,8 +216,8 @@ static int64_t steps_until_next(Run *run)
     stops->last = now;
     stops->reached = steps;
     stops->last_step = run->trainer.steps;
-    /* The device may be some steps behind the host. If it has not ended any, the time of a step is
-     * not known. */
+    /* The host may be some steps ahead of the device. If the device has finished none since the
+     * last decision, the duration of a step is not known. */
     if (done <= 0 || before <= 0) return 1;
     double left = most > 0 ? fmin(every, run->started + most - now) : every;
     left = fmin(left, seconds_of_job(run));
@@ -229,7 +231,7 @@ bool run_stop_asked(Run *run)
     int64_t wish[2] = {run_stop_seen(run), run->lead ? steps_until_next(run) : 0};
     comm_all_reduce(run->world, NULL, tensor_1d(wish, I64, 2), REDUCE_MAX);
     run->stops.next = run->trainer.steps + wish[1];
-    run->stops.worked = wish[0] != 0; /* a later call must have the same result */
+    run->stops.worked = wish[0] != 0; /* if they stop, a later call must have the same result */
     if (wish[1] > 1) run_prepare_answers(run, NULL);
     return wish[0] != 0;
 }

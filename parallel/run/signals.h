@@ -18,16 +18,19 @@ void run_prepare_answers(const Run *run, const char *doing);
 /* Returns true if a signal has arrived or, on rank 0, RUN/STOP exists or run_time_is_over. Does not
  * communicate. */
 bool run_stop_seen(const Run *run);
-/* Returns whether all ranks agree, after this step, on whether to stop. All ranks get the same
- * result. With parallel.stop_interval 0 they agree after every step; but if a launcher has started
- * them, rank 0 chooses the number of steps from their duration, so that about five seconds pass
- * between two agreements. They always agree after an evaluation, a sample or a save. */
+/* Returns whether this is a step after which the ranks decide together whether to stop. All ranks
+ * get the same result. With parallel.stop_interval 0 they decide after every step; but if a
+ * launcher has started them, rank 0 chooses the number of steps from their duration, so that about
+ * five seconds pass between two decisions. They always decide after an evaluation, a sample or a
+ * save. */
 bool run_agrees_now(const Run *run);
-/* Returns true on all ranks if run_agrees_now, and run_stop_seen is true on any of them. All ranks
- * call it together, once per step, so they stop at the same step. */
+/* If run_agrees_now, the ranks decide: it returns true on all of them if run_stop_seen is true on
+ * at least one. Otherwise it returns false. All ranks call it together, once per step, so they stop
+ * at the same step. */
 bool run_stop_asked(Run *run);
 /* Returns true on rank 0 if max_time is over or the batch job is about to end, and this attempt has
- * made a step. Otherwise a run that is started again and again might never progress. */
+ * made a step. Without the last condition, a run that is started again and again might never
+ * progress. */
 bool run_time_is_over(const Run *run);
 /* Returns true on rank 0 if the batch job is about to end: after another step of average length (or
  * parallel.stop_interval steps) and a save, no more time than the job's slack would be left. Until

@@ -97,7 +97,7 @@ void run_compare_ranks(const Run *run, SpeedRecord *s)
     s->mean_work = own[WORK] / ranks;
     comm_all_reduce(run->world, NULL, tensor_1d(&s->mean_work, F64, 1), REDUCE_SUM);
     comm_all_reduce(run->world, NULL, tensor_1d(most, F64, FIELDS), REDUCE_MAX);
-    /* The first of the ranks with the most work. */
+    /* The slowest rank is the lowest of those with the most work. */
     int64_t first = control_max(run->world, own[WORK] == most[WORK] ? ranks - run->world->rank : 0);
     s->slowest = ranks - (int)first;
     s->most_work = most[WORK];
@@ -168,9 +168,9 @@ void run_report(Run *run)
     const Config *c = run->config;
     int64_t step = run->trainer.steps;
     bool print = run_is_due(step, c->steps_per_print) || step == c->train_steps;
-    /* Wait for the device only if this step is printed, or before it is saved or evaluated if it
-     * may have to be repeated. Otherwise read_what_has_come waits only if there is no room for
-     * another record. */
+    /* Waits for the device only if this step is printed, or if the run will save, evaluate or
+     * sample now and might have to go back instead. Otherwise read_what_has_come waits only if
+     * there is no room for another record. */
     if (print || (c->health.policy == HEALTH_ROLLBACK && work_is_due(c, step)))
         run_read_records(run);
     else

@@ -1,5 +1,5 @@
-/* waiting.c -- see waiting.h. A thread of its own waits, because the caller is in a call that waits
- * for another rank. */
+/* waiting.c -- see waiting.h. A separate thread prints the message, because the caller is blocked
+ * in a call that waits for another rank. */
 #include "parallel/run/waiting.h"
 
 #include "model/core/check.h"

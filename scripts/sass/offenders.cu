@@ -2,13 +2,13 @@
  * They are compiled as if this file were elementwise.cu. Nothing runs them. */
 #include <stdint.h>
 
-/* Has no fault: stores a pack at once. */
+/* Has no fault: stores a pack of four floats with one instruction. */
 template <int N> __global__ void sound_kernel(float4 *y, const float4 *x)
 {
     y[threadIdx.x] = x[threadIdx.x * N];
 }
 
-/* Spills: with 64 registers per thread it keeps 80 values. */
+/* Spills registers: it keeps 80 values with only 64 registers per thread. */
 __global__ void __launch_bounds__(1024, 1) spilling_kernel(float *y, const volatile float *x)
 {
     float value[160];
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(1024, 1) spilling_kernel(float *y, const volat
         y[i * 1024 + threadIdx.x] = value[i] * value[159 - i];
 }
 
-/* Stores a pack in parts. */
+/* Stores a pack of four floats with four instructions. */
 template <int N> __global__ void splitting_kernel(volatile float *y, const float4 *x)
 {
     float4 v = x[threadIdx.x];
@@ -30,7 +30,7 @@ template <int N> __global__ void splitting_kernel(volatile float *y, const float
     y[N * threadIdx.x + 3] = v.w;
 }
 
-/* Stores packs at once, but other ones in parts. */
+/* Stores some packs with one instruction, but others with four. */
 template <int N>
 __global__ void partly_splitting_kernel(float4 *y, volatile float *z, const float4 *x)
 {
@@ -45,7 +45,7 @@ __global__ void partly_splitting_kernel(float4 *y, volatile float *z, const floa
     }
 }
 
-/* Calls the function for exact divisions. */
+/* Divides exactly, for which the compiler calls a function. */
 __global__ void dividing_kernel(float *y, const float *x)
 {
     y[threadIdx.x] = 1 / x[threadIdx.x];
@@ -94,8 +94,9 @@ __global__ void impatient_kernel(float *y, uint64_t a, uint64_t b)
     y[threadIdx.x] = d[0] + d[1] + d[2] + d[3];
 }
 
-/* Computes exponentials between the start of a product and the wait for it. Nothing keeps them
- * there: the compiler moves the wait to the start of the loop's block. */
+/* Computes exponentials that no product hides. They are written between the start of a product and
+ * the wait for it, but nothing keeps them there: the compiler moves the wait to the start of the
+ * loop's basic block. */
 __global__ void lonely_kernel(float *y, uint64_t a, uint64_t b, int n)
 {
     float d[4] = {}, e[16];
@@ -118,8 +119,9 @@ __global__ void lonely_kernel(float *y, uint64_t a, uint64_t b, int n)
         y[i * 128 + threadIdx.x] = e[i] + d[i % 4];
 }
 
-/* Has no fault: after setmaxnreg, warps need no more registers than it gives. ptxas keeps to these
- * numbers, so the fault is planted in the disassembly, which is read as if it gave fewer. */
+/* Has no fault: after setmaxnreg, warps need no more registers than it gives. ptxas never exceeds
+ * these numbers, so sass_report.sh plants the fault: it changes the disassembly as if setmaxnreg
+ * gave fewer registers. */
 __global__ void __launch_bounds__(256, 1) sharing_kernel(float *y, const volatile float *x)
 {
     if (threadIdx.x < 128) {
@@ -137,8 +139,8 @@ __global__ void __launch_bounds__(256, 1) sharing_kernel(float *y, const volatil
     }
 }
 
-/* Has the name of a kernel of which eight blocks must be resident, but takes too many registers for
- * that. */
+/* Has the name of a kernel of which eight blocks must be resident on a multiprocessor at once, but
+ * takes too many registers for that. */
 struct __nv_bfloat16; /* only its name matters here */
 enum ActivationKind { ACTIVATION_GELU };
 template <class T, int N, ActivationKind KIND>

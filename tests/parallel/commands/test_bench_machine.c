@@ -32,7 +32,7 @@ static void near(double got, double expected)
     if (!(fabs(got - expected) <= 1e-3 * fabs(expected))) fail_msg("%g, not %g", got, expected);
 }
 
-/* The fits are the inverse of the costs. */
+/* The times are computed from known figures by cost.h, and the fits must find these figures. */
 static void figures_of_products_are_recovered_from_made_up_times(void **state)
 {
     static const int64_t size[] = {256, 512, 768, 3072, 8192};
@@ -163,7 +163,7 @@ static void a_peak_from_a_data_sheet_is_kept(void **state)
     }
 }
 
-static void a_part_of_a_node_has_a_part_of_its_network(void **state)
+static void a_node_has_at_most_one_network_interface_per_device(void **state)
 {
     (void)state;
     for (int devices = 1; devices <= 16; devices *= 2) {
@@ -181,8 +181,8 @@ static void says(BenchSources *s, const char *key, const char *text)
     assert_string_equal(bench_source(s, key), text);
 }
 
-/* No number that was not measured is said to be. */
-static void sources_say_what_was_measured(void **state)
+/* No number is called measured that was not measured. */
+static void only_measured_numbers_are_called_measured(void **state)
 {
     Hardware printed = load("h200"), measured = printed;
     BenchSources s = {.printed = &printed,
@@ -262,8 +262,8 @@ int main(void)
         cmocka_unit_test(figures_of_collectives_are_recovered_from_made_up_times),
         cmocka_unit_test(the_bandwidth_is_recovered_from_made_up_times_of_large_calls),
         cmocka_unit_test(a_peak_from_a_data_sheet_is_kept),
-        cmocka_unit_test(a_part_of_a_node_has_a_part_of_its_network),
-        cmocka_unit_test(sources_say_what_was_measured),
+        cmocka_unit_test(a_node_has_at_most_one_network_interface_per_device),
+        cmocka_unit_test(only_measured_numbers_are_called_measured),
         cmocka_unit_test_setup_teardown(the_output_is_a_valid_machine_file, enter_scratch,
                                         leave_scratch),
     };

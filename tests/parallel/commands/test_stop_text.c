@@ -85,7 +85,7 @@ static void test_a_text_ends_before_its_first_stop_text(void **state)
     assert_true(ended > 500 && whole > 200);
 }
 
-static void test_a_new_text_starts_without_held_back_bytes(void **state)
+static void test_stop_text_restart_forgets_the_held_back_bytes(void **state)
 {
     (void)state;
     const char *items[] = {"xy"};
@@ -112,7 +112,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_text_ends_before_its_first_stop_text),
-        cmocka_unit_test(test_a_new_text_starts_without_held_back_bytes),
+        cmocka_unit_test(test_stop_text_restart_forgets_the_held_back_bytes),
         cmocka_unit_test(test_without_stop_texts_all_bytes_are_printed_at_once),
     };
     return cmocka_run_group_tests_name("stop_text", tests, NULL, NULL);

@@ -150,7 +150,7 @@ static int entries(const char *folder)
     return n;
 }
 
-static void test_a_source_that_fails_leaves_no_files(void **state)
+static void test_an_import_from_a_failing_source_leaves_no_files(void **state)
 {
     (void)state;
     char err[1024], *folder = folder_new(), *out = text_format("%s/run", folder);
@@ -213,7 +213,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_imported_weight_is_in_the_checkpoint),
-        cmocka_unit_test(test_a_source_that_fails_leaves_no_files),
+        cmocka_unit_test(test_an_import_from_a_failing_source_leaves_no_files),
         cmocka_unit_test(test_a_killed_import_leaves_no_folder_of_that_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

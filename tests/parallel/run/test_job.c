@@ -34,7 +34,7 @@ static bool read(BatchJob *job, Variables v, bool *over, char *err, size_t n)
     return job_read(job, &(Environment){.get = look_up, .context = &v}, over, err, n);
 }
 
-static void test_a_job_is_described(void **state)
+static void test_the_job_text_has_only_values_that_SLURM_can_have_set(void **state)
 {
     static const struct {
         Variables variables;
@@ -65,7 +65,7 @@ static void test_a_job_is_described(void **state)
     }
 }
 
-static void test_the_end_of_the_job_is_read(void **state)
+static void test_only_a_future_end_of_the_job_is_used(void **state)
 {
     static const struct {
         double left; /* the variable is so many seconds after now */
@@ -85,7 +85,7 @@ static void test_the_end_of_the_job_is_read(void **state)
     }
 }
 
-static void test_a_job_without_an_end_never_ends(void **state)
+static void test_a_job_of_unknown_end_sets_no_time_limit(void **state)
 {
     static const char *const values[] = {NULL,         "",           "0",
                                          "4294967294", "4294967295", "18446744073709551"};
@@ -116,8 +116,8 @@ static void test_an_end_that_is_not_a_time_is_refused(void **state)
     }
 }
 
-/* A minute of a long job is left, and a tenth of a short one. */
-static void test_a_job_keeps_some_slack(void **state)
+/* A run leaves a minute of a long job unused, and a tenth of a short one. */
+static void test_the_slack_is_a_tenth_of_the_job_but_at_most_a_minute(void **state)
 {
     static const double left[] = {1e6, 3600, 600, 300, 100}, slack[] = {60, 60, 60, 30, 10};
     (void)state;
@@ -133,7 +133,7 @@ static void test_a_job_keeps_some_slack(void **state)
 
 /* With a slack of 1000 s, a save of 10,000 s and a step of 100 s must begin 11,100 s before the
  * end. */
-static void test_a_run_stops_before_its_job_ends(void **state)
+static void test_a_run_leaves_time_for_a_step_and_a_save_before_its_job_ends(void **state)
 {
     (void)state;
     BatchJob job = {.end = seconds_now() + 11100 + 5000, .slack = 1000};
@@ -143,7 +143,7 @@ static void test_a_run_stops_before_its_job_ends(void **state)
     assert_true(job_seconds(&job, 10000, 100) <= 0);
 }
 
-static void test_the_remaining_time_of_a_job_is_formatted(void **state)
+static void test_the_remaining_time_of_a_job_is_in_seconds_or_minutes(void **state)
 {
     static const struct {
         double left;
@@ -162,13 +162,13 @@ static void test_the_remaining_time_of_a_job_is_formatted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_job_is_described),
-        cmocka_unit_test(test_the_end_of_the_job_is_read),
-        cmocka_unit_test(test_a_job_without_an_end_never_ends),
+        cmocka_unit_test(test_the_job_text_has_only_values_that_SLURM_can_have_set),
+        cmocka_unit_test(test_only_a_future_end_of_the_job_is_used),
+        cmocka_unit_test(test_a_job_of_unknown_end_sets_no_time_limit),
         cmocka_unit_test(test_an_end_that_is_not_a_time_is_refused),
-        cmocka_unit_test(test_a_job_keeps_some_slack),
-        cmocka_unit_test(test_a_run_stops_before_its_job_ends),
-        cmocka_unit_test(test_the_remaining_time_of_a_job_is_formatted),
+        cmocka_unit_test(test_the_slack_is_a_tenth_of_the_job_but_at_most_a_minute),
+        cmocka_unit_test(test_a_run_leaves_time_for_a_step_and_a_save_before_its_job_ends),
+        cmocka_unit_test(test_the_remaining_time_of_a_job_is_in_seconds_or_minutes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

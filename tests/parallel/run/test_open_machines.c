@@ -158,7 +158,7 @@ static void make_slow(Opening *o)
 
 /* The text takes longer than the deadline of the ranks' other waits. Only the first rank of the
  * other machine says what it waits for. */
-static void test_ranks_wait_without_a_deadline_and_print_that_they_wait(void **state)
+static void test_ranks_wait_for_the_text_without_deadline_and_print_that_they_wait(void **state)
 {
     Opening slow;
     (void)state;
@@ -206,8 +206,9 @@ static void fail_in_child(void *context)
     thread_ranks(3, 60, fail_soon, context);
 }
 
-/* Rank 0 has written its file and waits for the rank that fails. */
-static void test_the_file_is_removed_if_another_rank_fails(void **state)
+/* Rank 0 has written the file for which the other machines look, and waits for the rank that fails.
+ */
+static void test_the_shared_folder_check_removes_its_file_if_another_rank_fails(void **state)
 {
     static Opening o = {"aab", "...", "000", "text.txt", "seen", false};
     char text[4096];
@@ -216,7 +217,7 @@ static void test_the_file_is_removed_if_another_rank_fails(void **state)
     assert_false(token_is_left());
 }
 
-static void test_a_run_folder_that_cannot_be_made_is_reported_first(void **state)
+static void test_a_run_folder_that_cannot_be_made_ends_the_start_with_code_73(void **state)
 {
     static const Opening out = {"ab", "..", "00", "text.txt", "/proc/none/run", false};
     (void)state;
@@ -259,10 +260,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_text_is_prepared_once_on_each_file_system),
         cmocka_unit_test(test_no_rank_prepares_text_that_is_already_prepared),
-        cmocka_unit_test(test_ranks_wait_without_a_deadline_and_print_that_they_wait),
+        cmocka_unit_test(test_ranks_wait_for_the_text_without_deadline_and_print_that_they_wait),
         cmocka_unit_test(test_a_machine_that_does_not_see_the_run_folder_is_named),
-        cmocka_unit_test(test_the_file_is_removed_if_another_rank_fails),
-        cmocka_unit_test(test_a_run_folder_that_cannot_be_made_is_reported_first),
+        cmocka_unit_test(test_the_shared_folder_check_removes_its_file_if_another_rank_fails),
+        cmocka_unit_test(test_a_run_folder_that_cannot_be_made_ends_the_start_with_code_73),
         cmocka_unit_test(test_a_machine_with_other_data_is_named),
     };
     return cmocka_run_group_tests(tests, setup, leave_scratch);

@@ -69,7 +69,7 @@ static void test_the_live_line_is_redrawn_while_the_work_is_busy(void **state)
     assert_string_equal(s->line[2], "");
     free(sent);
     free(s);
-    /* In a pipe so short a work shows nothing. */
+    /* In a pipe such short work prints no progress. */
     disturbance.columns = 0;
     sent = run_expecting("long", NULL, 0);
     assert_null(strstr(sent, "reading all"));
@@ -86,8 +86,8 @@ static void fail_on_another_rank(void)
     exit(0);
 }
 
-/* An error of another rank, which may be another process, leaves the live line and begins below. It
- * begins no line of its own where there is no live line. */
+/* An error of another rank, which may be another process, leaves the live line and begins below.
+ * Without a live line no line feed is printed before the message. */
 static void test_an_error_of_another_rank_is_printed_below_the_live_line(void **state)
 {
     (void)state;
@@ -129,7 +129,7 @@ static void fail_on_a_stopped_terminal(void)
     _exit(0);
 }
 
-static void test_an_error_is_printed_while_the_live_line_is_blocked(void **state)
+static void test_an_error_is_printed_while_a_stopped_terminal_blocks_the_live_line(void **state)
 {
     (void)state;
     char *sent, text[64] = "";
@@ -206,9 +206,9 @@ static void fork_at_work(void)
     exit(0);
 }
 
-/* The thread that prints is not there when the process forks, so a lock that it may own is free in
- * the child. Both processes then go on with a thread each. */
-static void test_a_process_forks_without_the_thread_that_draws(void **state)
+/* During a fork the thread that prints the progress does not exist, so no lock that it may own is
+ * copied to the child. After the fork both processes start such a thread. */
+static void test_a_fork_stops_the_progress_thread_and_both_processes_restart_it(void **state)
 {
     (void)state;
     char *sent;
@@ -384,8 +384,8 @@ int main(void)
         cmocka_unit_test(test_progress_is_printed_when_due_and_its_line_is_erased),
         cmocka_unit_test(test_the_live_line_is_redrawn_while_the_work_is_busy),
         cmocka_unit_test(test_an_error_of_another_rank_is_printed_below_the_live_line),
-        cmocka_unit_test(test_an_error_is_printed_while_the_live_line_is_blocked),
-        cmocka_unit_test(test_a_process_forks_without_the_thread_that_draws),
+        cmocka_unit_test(test_an_error_is_printed_while_a_stopped_terminal_blocks_the_live_line),
+        cmocka_unit_test(test_a_fork_stops_the_progress_thread_and_both_processes_restart_it),
         cmocka_unit_test(test_progress_of_long_work_uses_the_live_line_only_on_a_terminal),
         cmocka_unit_test(test_all_long_tasks_print_what_they_do),
         cmocka_unit_test(test_page_locking_prints_its_progress),

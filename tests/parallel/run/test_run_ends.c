@@ -131,8 +131,9 @@ static void test_a_stopped_run_with_a_config_from_stdin_resumes_from_its_folder(
     same_runs("unstopped", "piped");
 }
 
-/* The same command would be refused, because it asks for a new run in this folder. */
-static void test_a_stopped_run_with_resume_never_is_not_resumed_from_its_folder(void **state)
+/* The same command would be refused, because it asks for a new run in this folder. So the message
+ * names another command, which continues the run. */
+static void test_a_stopped_run_with_resume_never_names_its_folder_to_continue(void **state)
 {
     (void)state;
     disturb_step(3, ask_by_signal);
@@ -206,7 +207,7 @@ static void test_a_signal_in_the_first_step_saves_that_step_and_stops(void **sta
 }
 
 /* A closing terminal may send SIGHUP twice, which stops the run only once. */
-static void test_SIGHUP_stops_a_run_once(void **state)
+static void test_two_SIGHUPs_stop_a_run_like_one(void **state)
 {
     (void)state;
     disturb_step(3, hang_up);
@@ -368,11 +369,11 @@ int main(void)
         cmocka_unit_test(test_the_first_signal_prints_what_the_run_finishes_before_it_stops),
         cmocka_unit_test(test_a_stop_in_the_last_step_says_what_the_same_command_will_do),
         cmocka_unit_test(test_a_stopped_run_with_a_config_from_stdin_resumes_from_its_folder),
-        cmocka_unit_test(test_a_stopped_run_with_resume_never_is_not_resumed_from_its_folder),
+        cmocka_unit_test(test_a_stopped_run_with_resume_never_names_its_folder_to_continue),
         cmocka_unit_test(test_a_second_signal_prints_which_steps_are_lost),
         cmocka_unit_test(test_after_an_asynchronous_save_a_second_signal_names_its_step),
         cmocka_unit_test(test_a_signal_in_the_first_step_saves_that_step_and_stops),
-        cmocka_unit_test(test_SIGHUP_stops_a_run_once),
+        cmocka_unit_test(test_two_SIGHUPs_stop_a_run_like_one),
         cmocka_unit_test(test_signals_that_a_run_was_started_to_ignore_do_not_stop_it),
         cmocka_unit_test(test_no_checkpoint_is_removed_while_updates_are_skipped),
         cmocka_unit_test(test_a_run_whose_last_loss_is_NaN_exits_with_code_88_also_when_restarted),

@@ -13,12 +13,11 @@
 
 #include <cmocka.h>
 
-/* ---- tests --------------------------------------------------------------------------------------
- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
-/* Under the policy "warn" a spike is told and counted, and no weight differs: all later losses have
- * the bits of a run without the spike. */
-static void test_a_spike_changes_nothing_without_a_policy(void **state)
+/* Under the policy "warn" a spike is reported and counted, and changes nothing: all later losses
+ * have the bits of a run without the spike. */
+static void test_the_policy_warn_counts_a_spike_and_changes_no_loss(void **state)
 {
     (void)state;
     for (int g = 0; g < PLANTED_GRIDS; g++) {
@@ -39,7 +38,7 @@ static void test_a_spike_changes_nothing_without_a_policy(void **state)
 }
 
 /* Under the policy "skip" a spike has the effect of gradients that are not finite. */
-static void test_a_skipped_spike_is_like_gradients_that_are_not_finite(void **state)
+static void test_a_skipped_spike_has_the_effect_of_non_finite_gradients(void **state)
 {
     (void)state;
     for (int g = 0; g < PLANTED_GRIDS; g++) {
@@ -61,9 +60,9 @@ static void test_a_skipped_spike_is_like_gradients_that_are_not_finite(void **st
     }
 }
 
-/* In fp16 a skipped spike leaves the loss scale alone, and in no precision do more of them in a row
- * pass than max_consecutive_skipped_steps. */
-static void test_skipped_spikes_end_a_run_when_there_are_too_many(void **state)
+/* In fp16 a skipped spike does not change the loss scale. In every precision
+ * max_consecutive_skipped_steps skipped spikes in a row end the run. */
+static void test_too_many_skipped_spikes_in_a_row_end_a_run(void **state)
 {
     (void)state;
     static const char *const type[] = {"fp64.enabled=true", "fp16.enabled=true"};
@@ -127,9 +126,9 @@ static void test_no_more_rollbacks_are_made_than_allowed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_spike_changes_nothing_without_a_policy),
-        cmocka_unit_test(test_a_skipped_spike_is_like_gradients_that_are_not_finite),
-        cmocka_unit_test(test_skipped_spikes_end_a_run_when_there_are_too_many),
+        cmocka_unit_test(test_the_policy_warn_counts_a_spike_and_changes_no_loss),
+        cmocka_unit_test(test_a_skipped_spike_has_the_effect_of_non_finite_gradients),
+        cmocka_unit_test(test_too_many_skipped_spikes_in_a_row_end_a_run),
         cmocka_unit_test(test_the_stop_policy_exits_with_code_88_and_keeps_the_last_checkpoint),
         cmocka_unit_test(test_no_more_rollbacks_are_made_than_allowed),
     };

@@ -54,7 +54,7 @@ static void test_an_undisturbed_run_makes_its_steps_evaluations_samples_and_save
 /* A stop during an evaluation or a sample, at an interval or after the last step. The run ends with
  * exit code 85, its step is saved, and the unfinished work leaves no result. The next start repeats
  * that work, and its results equal those of the undisturbed run. */
-static void test_a_stop_in_an_evaluation_or_sample_is_resumed_as_if_undisturbed(void **state)
+static void test_a_run_stopped_in_an_evaluation_or_sample_resumes_to_equal_results(void **state)
 {
     (void)state;
     static const struct {
@@ -92,9 +92,10 @@ static void test_a_stop_in_an_evaluation_or_sample_is_resumed_as_if_undisturbed(
     }
 }
 
-/* A start first repeats the evaluation or the sample that an earlier stop interrupted. If it is
- * stopped during that work, it makes no step. In the end the run equals the undisturbed one. */
-static void test_a_resume_stopped_while_repeating_interrupted_work_trains_no_step(void **state)
+/* A start first repeats the evaluation or the sample that an earlier stop interrupted. If this
+ * start is stopped during that work, too, it makes no step. In the end the run has the results of
+ * the undisturbed one. */
+static void test_a_resume_stopped_in_its_first_evaluation_or_sample_makes_no_step(void **state)
 {
     (void)state;
     static const struct {
@@ -207,8 +208,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_undisturbed_run_makes_its_steps_evaluations_samples_and_saves),
-        cmocka_unit_test(test_a_stop_in_an_evaluation_or_sample_is_resumed_as_if_undisturbed),
-        cmocka_unit_test(test_a_resume_stopped_while_repeating_interrupted_work_trains_no_step),
+        cmocka_unit_test(test_a_run_stopped_in_an_evaluation_or_sample_resumes_to_equal_results),
+        cmocka_unit_test(test_a_resume_stopped_in_its_first_evaluation_or_sample_makes_no_step),
         cmocka_unit_test(test_a_run_killed_in_an_evaluation_resumes_from_the_step_before_it),
         cmocka_unit_test(test_a_finished_run_prints_the_same_sample_again),
         cmocka_unit_test(test_the_suggested_command_omits_an_empty_or_very_long_prompt),

@@ -152,8 +152,9 @@ static void test_ranks_of_a_launcher_agree_about_every_5_seconds(void **state)
     free(said);
 }
 
-/* The limit is known in advance, so the ranks do not agree later because of it. */
-static void test_max_time_is_kept(void **state)
+/* The ranks agree on a stop only every few seconds. They know the time limit in advance, so they
+ * agree earlier when it is near. */
+static void test_ranks_that_agree_rarely_still_stop_at_max_time(void **state)
 {
     (void)state;
     disturbance = (Disturbance){
@@ -224,7 +225,7 @@ static void test_a_divergence_ends_all_ranks_when_they_agree(void **state)
 }
 
 /* After an evaluation that was cut short nothing may be trained: the next start repeats it. */
-static void test_an_interrupted_evaluation_is_followed_by_a_stop(void **state)
+static void test_no_step_is_made_after_an_interrupted_evaluation_or_sample(void **state)
 {
     static const char *const sets[] = {"eval.steps=15", "parallel.stop_interval=100", NULL};
     (void)state;
@@ -252,10 +253,10 @@ int main(void)
         cmocka_unit_test(test_all_ranks_agree_on_a_stop_every_stop_interval_steps),
         cmocka_unit_test(test_ranks_of_a_launcher_agree_less_often_when_steps_are_short),
         cmocka_unit_test(test_ranks_of_a_launcher_agree_about_every_5_seconds),
-        cmocka_unit_test(test_max_time_is_kept),
+        cmocka_unit_test(test_ranks_that_agree_rarely_still_stop_at_max_time),
         cmocka_unit_test(test_ranks_exchange_nothing_between_steps_until_they_agree),
         cmocka_unit_test(test_a_divergence_ends_all_ranks_when_they_agree),
-        cmocka_unit_test(test_an_interrupted_evaluation_is_followed_by_a_stop),
+        cmocka_unit_test(test_no_step_is_made_after_an_interrupted_evaluation_or_sample),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

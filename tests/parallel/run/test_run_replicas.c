@@ -23,7 +23,7 @@ static void flip_weight(Run *run)
     flip_held_bit(&run->trainer, "token.weight", -1, 5, 20);
 }
 
-static void test_healthy_ranks_are_compared_before_every_save(void **state)
+static void test_replicas_are_compared_before_every_save(void **state)
 {
     (void)state;
     disturbance = (Disturbance){.ranks = RANKS};
@@ -46,7 +46,7 @@ static void flip_in_step_5(void)
         .kind = WORK_STEP, .round = 4, .at = 0, .act = flip_weight, .ranks = RANKS, .rank = ODD};
 }
 
-static void test_a_wrong_bit_ends_the_run_before_the_save(void **state)
+static void test_a_wrong_bit_ends_the_run_before_the_next_save(void **state)
 {
     (void)state;
     flip_in_step_5();
@@ -66,7 +66,7 @@ static void test_a_wrong_bit_ends_the_run_before_the_save(void **state)
     only_checkpoint("torn", 7);
 }
 
-static void test_a_shorter_interval_finds_a_wrong_bit_earlier(void **state)
+static void test_with_compare_interval_1_a_wrong_bit_is_found_after_its_step(void **state)
 {
     static const char *const often[] = {KEEP1, "checkpoint.compare_interval=1", NULL};
     (void)state;
@@ -97,7 +97,7 @@ static void flip_on_one_rank(Run *run)
 }
 
 /* Each rank is a process, and all of them end. */
-static void test_ranks_that_are_processes_end_in_the_same_way_as_threads(void **state)
+static void test_a_wrong_bit_also_ends_ranks_that_are_processes(void **state)
 {
     (void)state;
     ChildPlace place = {.opened = flip_on_one_rank};
@@ -115,11 +115,11 @@ static void test_ranks_that_are_processes_end_in_the_same_way_as_threads(void **
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_healthy_ranks_are_compared_before_every_save),
-        cmocka_unit_test(test_a_wrong_bit_ends_the_run_before_the_save),
-        cmocka_unit_test(test_a_shorter_interval_finds_a_wrong_bit_earlier),
+        cmocka_unit_test(test_replicas_are_compared_before_every_save),
+        cmocka_unit_test(test_a_wrong_bit_ends_the_run_before_the_next_save),
+        cmocka_unit_test(test_with_compare_interval_1_a_wrong_bit_is_found_after_its_step),
         cmocka_unit_test(test_without_comparison_a_wrong_bit_is_not_noticed),
-        cmocka_unit_test(test_ranks_that_are_processes_end_in_the_same_way_as_threads),
+        cmocka_unit_test(test_a_wrong_bit_also_ends_ranks_that_are_processes),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

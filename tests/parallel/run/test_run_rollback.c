@@ -19,8 +19,7 @@
 
 enum { EVENT = 18, BACK = 15 }; /* the step of the spike; the checkpoint before it */
 
-/* ---- a run that never had the data ------------------------------------------------------------
- */
+/* ---- a run that never had the data ----------------------------------------------------------- */
 
 /* Leaves out the data of the steps after BACK up to the event, without a fault. */
 static void leave_out(Run *run)
@@ -53,12 +52,11 @@ static void each_step_once(const char *run)
     free(losses);
 }
 
-/* ---- tests --------------------------------------------------------------------------------------
- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 /* On every grid the run goes back to the checkpoint before the spike, leaves out the data since,
  * and has the bits of a run that never had these data. */
-static void test_a_rollback_gives_the_same_bits_as_a_run_without_the_data(void **state)
+static void test_a_rollback_gives_the_same_bits_as_a_run_without_the_skipped_data(void **state)
 {
     (void)state;
     for (int g = 0; g < PLANTED_GRIDS; g++) {
@@ -123,17 +121,17 @@ static void end_and_go_on(int grid, const char *what, int signal_number, int64_t
     char *whole = planted_name(grid, "back");
     same_runs(whole, name);
     each_step_once(name);
-    /* A checkpoint of the way that was given up is removed. */
+    /* A checkpoint of the steps that the run went back over is removed. */
     if (signal_number == SIGTERM && step < EVENT && time == 1)
         assert_false(has(name, "checkpoints/step_00000017"));
     free(whole);
     free(name);
 }
 
-/* A run that is stopped or killed before the spike, after it, or after the next save goes the way
- * of one that was not, on every grid: also if the stop has saved a step between, and with only one
- * checkpoint to keep. Slow builds (TEST_SAMPLE) try a fifth of the cases, by turns. */
-static void test_a_rollback_is_repeated_after_a_stop_or_a_kill(void **state)
+/* A run that is stopped or killed before the spike, after it, or after the next save has the
+ * results of one that was not, on every grid: also if the stop saved an additional step, and if
+ * only one checkpoint is kept. Slow builds (TEST_SAMPLE) try a fifth of the cases, by turns. */
+static void test_a_run_stopped_or_killed_near_a_rollback_resumes_to_the_same_bits(void **state)
 {
     (void)state;
     static const struct {
@@ -157,7 +155,7 @@ static void test_a_rollback_is_repeated_after_a_stop_or_a_kill(void **state)
 }
 
 /* After health.max_rollbacks the next event ends the run; with 0 the first one does. */
-static void test_too_many_rollbacks_end_the_run(void **state)
+static void test_the_next_spike_after_max_rollbacks_ends_the_run(void **state)
 {
     (void)state;
     for (int g = 0; g < PLANTED_GRIDS; g++) {
@@ -190,9 +188,9 @@ static void test_too_many_rollbacks_end_the_run(void **state)
     assert_false(has("never", "metrics.rollback-1.jsonl"));
 }
 
-/* A second and a third rollback to the same checkpoint leave out what the first one did, and more:
- * the way is the same after a kill between them. */
-static void test_rollbacks_to_one_checkpoint_add_up(void **state)
+/* A second and a third rollback to the same checkpoint leave out the data that the first one did,
+ * and more. A run that is killed between them has the same results. */
+static void test_each_further_rollback_to_one_checkpoint_skips_more_data(void **state)
 {
     (void)state;
     plant_fault(22, 3, false, 1, 0);
@@ -202,7 +200,7 @@ static void test_rollbacks_to_one_checkpoint_add_up(void **state)
     each_step_once("thrice");
     end_signal = SIGKILL;
     end_step = 21;
-    end_time = 3; /* before the step that is made anew a second time */
+    end_time = 3; /* before the step is repeated for the second time */
     end_times = 0;
     planted_act = end_there;
     free(planted_run("thrice-killed", "health.policy=rollback", NULL, NULL, NULL, 128 + SIGKILL));
@@ -217,7 +215,7 @@ static void test_rollbacks_to_one_checkpoint_add_up(void **state)
 }
 
 /* A run without a checkpoint before the event ends. */
-static void test_without_a_checkpoint_no_rollback_is_possible(void **state)
+static void test_a_spike_before_the_first_checkpoint_ends_the_run(void **state)
 {
     (void)state;
     plant_fault(EVENT, 1, false, 1, 0);
@@ -256,7 +254,7 @@ static void test_a_rollback_skips_a_damaged_checkpoint(void **state)
 
 /* Too many updates in a row that were skipped, and an overflow at the smallest loss scale, let the
  * run go back to a checkpoint before the first of them. */
-static void test_skipped_updates_cause_a_rollback(void **state)
+static void test_too_many_skipped_updates_in_a_row_cause_a_rollback(void **state)
 {
     (void)state;
     plant_fault(14, 3, true, 1, 0);
@@ -372,13 +370,13 @@ static void test_ranks_that_are_processes_roll_back_like_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_rollback_gives_the_same_bits_as_a_run_without_the_data),
-        cmocka_unit_test(test_a_rollback_is_repeated_after_a_stop_or_a_kill),
-        cmocka_unit_test(test_too_many_rollbacks_end_the_run),
-        cmocka_unit_test(test_rollbacks_to_one_checkpoint_add_up),
-        cmocka_unit_test(test_without_a_checkpoint_no_rollback_is_possible),
+        cmocka_unit_test(test_a_rollback_gives_the_same_bits_as_a_run_without_the_skipped_data),
+        cmocka_unit_test(test_a_run_stopped_or_killed_near_a_rollback_resumes_to_the_same_bits),
+        cmocka_unit_test(test_the_next_spike_after_max_rollbacks_ends_the_run),
+        cmocka_unit_test(test_each_further_rollback_to_one_checkpoint_skips_more_data),
+        cmocka_unit_test(test_a_spike_before_the_first_checkpoint_ends_the_run),
         cmocka_unit_test(test_a_rollback_skips_a_damaged_checkpoint),
-        cmocka_unit_test(test_skipped_updates_cause_a_rollback),
+        cmocka_unit_test(test_too_many_skipped_updates_in_a_row_cause_a_rollback),
         cmocka_unit_test(test_a_rollback_also_resets_evaluations_and_the_best_checkpoint),
         cmocka_unit_test(test_a_rollback_on_another_grid_skips_the_same_data),
         cmocka_unit_test(test_ranks_that_are_processes_roll_back_like_threads),

@@ -19,8 +19,7 @@
 
 enum { EVENT = 19, BACK = 16 }; /* the step of the spike; the checkpoint before it */
 
-/* ---- renames that fail ------------------------------------------------------------------------
- */
+/* ---- renames that fail ----------------------------------------------------------------------- */
 
 /* In the child: the rename with number `at`, from 1, of the run's first rollback fails, or the run
  * is killed before it. */
@@ -54,8 +53,7 @@ static void fail_in_the_rollback(Run *run)
     run->output.metrics->file.fs = first ? &failing : &fs_system;
 }
 
-/* ---- runs -------------------------------------------------------------------------------------
- */
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 /* The grid of the runs. */
 static const PlantedGrid *grid;
@@ -130,10 +128,9 @@ static void has_the_steps_aside(const char *run)
     free(path);
 }
 
-/* ---- tests ------------------------------------------------------------------------------------
- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
-/* Goes on after the fault, under this policy and without another one. */
+/* Continues the run after the fault, under this policy and without another fault. */
 static void go_on(const char *name, const char *policy)
 {
     planted_act = NULL;
@@ -190,7 +187,8 @@ static void a_fault_in_the_middle_of_a_rollback_loses_no_step(void **state)
                 fault_on(0, at, by_signal, policies[p]);
 }
 
-/* Rank 0 alone renames files; with it all ranks end, and go on. */
+/* Only rank 0 renames files. If it fails or is killed, all ranks end; the next start continues on
+ * all of them. */
 static void a_fault_on_one_of_several_ranks_in_a_rollback_loses_no_step(void **state)
 {
     (void)state;

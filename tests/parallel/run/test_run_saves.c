@@ -1,5 +1,5 @@
 /* test_run_saves.c -- runs on a disk that is slow or fails: what happens to a save that is pending,
- * and what is told of saves. */
+ * and what is printed about saves. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "tests/support/trainer/flipped_bit.h"
@@ -127,10 +127,10 @@ static void only_entry(const char *run, int64_t step)
     free(path);
 }
 
-/* The pending save, of what was found to be equal, is committed, whether the ranks are threads or
- * processes, and whether they differ in a step between saves or in one that is to be saved. Of that
- * step nothing is written, and it removes nothing. */
-static void test_a_pending_save_is_committed_before_replicas_end_the_run(void **state)
+/* A pending save is committed, because the replicas were equal when it began. The ranks are threads
+ * or processes, and they begin to differ in a step between saves or in one that is to be saved. Of
+ * the latter nothing is written, and it removes no older checkpoint. */
+static void test_a_pending_save_is_committed_before_unequal_replicas_end_the_run(void **state)
 {
     (void)state;
     for (int i = 0; i < 4; i++) {
@@ -164,7 +164,7 @@ static void test_a_pending_save_is_committed_before_replicas_end_the_run(void **
     }
 }
 
-static void test_the_cost_of_each_comparison_is_printed(void **state)
+static void test_the_times_of_all_comparisons_of_replicas_are_printed(void **state)
 {
     static const char *const sets[] = {KEEP1, BARE, "checkpoint.compare_interval=1",
                                        "checkpoint.save_interval=4", NULL};
@@ -220,8 +220,7 @@ static void test_steps_after_a_save_began_do_not_affect_what_it_removes(void **s
     planted_act = NULL;
 }
 
-/* ---- the end of a job -------------------------------------------------------------------------
- */
+/* ---- the end of a job ------------------------------------------------------------------------ */
 
 /* Before step 5, while the save of step 4 is pending, a save takes 1000 s, and the job has 1500 s
  * left: enough for one save, but not for two. */
@@ -233,7 +232,7 @@ static void near_the_end_of_its_job(Run *run)
     run->job = (BatchJob){.end = seconds_now() + 1500};
 }
 
-static void test_a_job_leaves_time_for_a_save_that_is_pending(void **state)
+static void test_a_run_in_a_job_also_leaves_time_for_its_pending_save(void **state)
 {
     (void)state;
     for (int async = 0; async < 2; async++) {
@@ -275,11 +274,11 @@ static void test_a_failed_save_is_reported_once_and_the_last_one_again_at_the_en
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_pending_save_is_committed_before_replicas_end_the_run),
-        cmocka_unit_test(test_the_cost_of_each_comparison_is_printed),
+        cmocka_unit_test(test_a_pending_save_is_committed_before_unequal_replicas_end_the_run),
+        cmocka_unit_test(test_the_times_of_all_comparisons_of_replicas_are_printed),
         cmocka_unit_test(test_replicas_are_compared_once_if_a_save_cannot_begin),
         cmocka_unit_test(test_steps_after_a_save_began_do_not_affect_what_it_removes),
-        cmocka_unit_test(test_a_job_leaves_time_for_a_save_that_is_pending),
+        cmocka_unit_test(test_a_run_in_a_job_also_leaves_time_for_its_pending_save),
         cmocka_unit_test(test_a_failed_save_is_reported_once_and_the_last_one_again_at_the_end),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);

@@ -66,10 +66,10 @@ static void test_the_warning_that_old_checkpoints_stay_is_printed_once(void **st
     free(said);
 }
 
-/* A run whose last updates or most of whose updates were skipped has diverged, and so it answers
- * when it is started again. The skips by which a dynamic loss scale finds its value only cause a
- * warning. */
-static void test_a_run_that_ends_with_skipped_updates_has_diverged(void **state)
+/* A run has diverged if its last updates or more than half of all updates were skipped. Started
+ * again, it ends with the same error. The skips by which a dynamic loss scale finds its value only
+ * cause a warning. */
+static void test_a_run_whose_last_or_most_updates_were_skipped_has_diverged(void **state)
 {
     (void)state;
     static const char fixed[] = "fp16.loss_scale=1", short_search[] = "fp16.initial_scale_power=2";
@@ -117,7 +117,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_warning_that_old_checkpoints_stay_is_printed_once),
-        cmocka_unit_test(test_a_run_that_ends_with_skipped_updates_has_diverged),
+        cmocka_unit_test(test_a_run_whose_last_or_most_updates_were_skipped_has_diverged),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

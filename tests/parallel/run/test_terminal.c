@@ -145,7 +145,7 @@ static void test_messages_are_folded_to_the_width_of_the_terminal(void **state)
     free(piped);
 }
 
-static void test_only_a_terminal_that_shows_colours_gets_them(void **state)
+static void test_colours_are_printed_only_on_a_terminal_that_shows_them(void **state)
 {
     (void)state;
     static const struct {
@@ -234,7 +234,7 @@ int main(void)
         cmocka_unit_test(test_the_lines_of_commands_fit_a_terminal_of_80_columns),
         cmocka_unit_test(test_the_reply_to_ctrl_c_is_printed_on_its_own_line),
         cmocka_unit_test(test_messages_are_folded_to_the_width_of_the_terminal),
-        cmocka_unit_test(test_only_a_terminal_that_shows_colours_gets_them),
+        cmocka_unit_test(test_colours_are_printed_only_on_a_terminal_that_shows_them),
         cmocka_unit_test(test_a_dry_run_prints_the_passes_over_the_data_and_the_speed),
         cmocka_unit_test(test_the_ranks_of_a_dry_run_train_their_share_of_a_micro_batch),
     };
