@@ -1,5 +1,5 @@
-/* async_save.c -- takes a snapshot, and runs the phases of a save that threads write. See
- * async_save.h; save.c lists the steps of a save. */
+/* async_save.c -- takes the snapshot of an asynchronous save, and leads the save through its
+ * phases. See async_save.h; save.c lists the steps of a save. */
 #include "parallel/checkpoint/async_save.h"
 
 #include "model/core/check.h"
@@ -21,20 +21,21 @@ typedef enum { PHASE_NONE, PHASE_COPYING, PHASE_WRITING, PHASE_COMMITTING } Phas
 struct AsyncSave {
     CheckpointIo *io;
     Snapshot snapshot;
-    bool on_device; /* a single rank, whose device copies to the snapshot */
-    Event ready,
-        copied;  /* if so: `ready`: the tensors are final; `copied`: they are in the snapshot */
-    bool writes; /* this rank has a thread */
+    bool on_device;      /* a single rank, whose device copies to the snapshot */
+    Event ready, copied; /* only with on_device; ready: the tensors are final; copied: they are in
+                            the snapshot */
+    bool writes;         /* this rank has a thread */
     WriterThread thread;
 
-    /* The pending save. While the thread has a job, only the job uses the fields up to the line. */
+    /* The pending save. While the thread has a job, only the job uses the fields from here to the
+     * line of dashes. */
     Phase phase;
     Save save;
     CheckpointHook hook;
     int keep;
     bool good;
-    double seconds;     /* that the job took */
-    double ended;       /* time at which it ended */
+    double seconds;     /* time that the job took */
+    double ended;       /* time at which the job ended */
     char pruning[1024]; /* why old checkpoints could not be removed; "": they were */
     char err[2048];
     /* ---- */
@@ -150,8 +151,8 @@ static bool prepare(AsyncSave *a)
     return begin.good;
 }
 
-/* Fills the snapshot. On a single rank's device the copies follow all work so far, and all later
- * work follows them; the host does not wait. */
+/* Fills the snapshot. If a single rank's device copies, it does so after all work that is enqueued
+ * so far and before all later work; the host does not wait. */
 static void take_snapshot(AsyncSave *a, const StepState *on_device)
 {
     Device *dev = a->io->device;
@@ -199,7 +200,7 @@ static void forget(AsyncSave *a)
     a->phase = PHASE_NONE;
 }
 
-/* Gives this rank's thread its files to write, once the snapshot is complete. */
+/* If the snapshot is complete, gives this rank's thread the job to write its files. */
 static void begin_writing(AsyncSave *a)
 {
     if (!async_save_copied(a)) return;
@@ -219,7 +220,7 @@ bool async_save_begin(AsyncSave *a, const AsyncRequest *r)
     bool begun = prepare(a);
     if (begun) {
         take_snapshot(a, r->on_device);
-        /* The caller's state may not exist later; the snapshot's has the same steps on all ranks.
+        /* The caller's state may not exist later, so from here on its copy in the snapshot is used.
          */
         a->contents.state = a->snapshot.state;
         a->phase = PHASE_COPYING;
@@ -233,7 +234,8 @@ bool async_save_begin(AsyncSave *a, const AsyncRequest *r)
 
 /* ---- going on -------------------------------------------------------------------------------- */
 
-/* All files are written, or some rank has failed: gives rank 0's thread the commit. */
+/* Called when all files are written or some rank has failed: gives rank 0's thread the job to
+ * commit the save or to remove it. */
 static void begin_commit(AsyncSave *a, const AsyncRules *rules)
 {
     a->good = checkpoint_io_agree(a->io, a->good, a->err, sizeof a->err);
@@ -259,7 +261,8 @@ static bool begin_again(AsyncSave *a, const AsyncRules *rules)
     memcpy(why, a->err, sizeof why);
     save_end(&a->save);
     if (!prepare(a)) {
-        /* Ranks other than 0 have no error message. */
+        /* Only rank 0 knows why this failed, so all ranks report the error that they already have.
+         */
         memcpy(a->err, why, sizeof why);
         return false;
     }
@@ -267,7 +270,8 @@ static bool begin_again(AsyncSave *a, const AsyncRules *rules)
     return true;
 }
 
-/* The commit or the removal has ended. */
+/* Called when the save has been committed or removed. Sets *result, unless the save begins again.
+ */
 static AsyncState end(AsyncSave *a, const AsyncRules *rules, AsyncResult *result)
 {
     bool good = checkpoint_io_agree(a->io, a->good, a->err, sizeof a->err);

@@ -1,4 +1,4 @@
-/* async_save.h -- an asynchronous save: training continues while it is written.
+/* async_save.h -- an asynchronous save: training continues while its files are written.
  *
  * It has three parts. First all ranks take a snapshot: each writer copies what it will write to
  * host memory. If there is a single rank, its device makes this copy while the host continues. Then
@@ -13,9 +13,9 @@
 
 typedef struct AsyncSave AsyncSave;
 
-/* A function that rank 0's thread calls when all files are written, before the commit: it can write
- * what must be on the disk before the checkpoint is. It returns false and sets `err` if the save is
- * to fail. */
+/* A function that rank 0's thread calls when all files of a save are written, before it commits the
+ * save. The function can write other data that must be on the disk before the checkpoint exists. If
+ * it returns false and sets `err`, the save fails. */
 typedef struct {
     bool (*before)(void *context, char *err, size_t n);
     void *context;
@@ -27,8 +27,9 @@ typedef struct {
     /* Its texts and the names of its pieces must stay valid until the save has ended; everything
      * else is copied. */
     const CheckpointContents *contents;
-    /* For a single rank: the StepState in the device's memory, which is copied with the tensors; of
-     * contents->state only `steps` must then be valid. NULL: contents->state is complete. */
+    /* For a single rank: the StepState in the device's memory. It is copied together with the
+     * tensors, and of contents->state only `steps` must be valid. NULL: contents->state is saved.
+     */
     const StepState *on_device;
     CheckpointHook hook;
 } AsyncRequest;
@@ -38,7 +39,7 @@ typedef enum {
     ASYNC_PENDING, /* it is not committed yet */
     ASYNC_SAVED,   /* it is durable, and has been opened again without an error */
     ASYNC_FAILED,  /* nothing of it remains, as after a failed checkpoint_write */
-    ASYNC_DROPPED  /* the same, because of AsyncRules.drop */
+    ASYNC_DROPPED  /* nothing of it remains, because AsyncRules.drop was set */
 } AsyncState;
 
 /* How a save has ended. */
@@ -46,24 +47,24 @@ typedef struct {
     int64_t step;
     StepState state; /* what was saved */
     double seconds;  /* from its begin to its commit; on rank 0 */
-    double work; /* of that, the time of snapshot, writing and commit, without waits between them */
-    double stall;   /* how long this rank's main thread was blocked in the functions below */
-    char err[2048]; /* if it failed: why; the same on all ranks */
+    double work;     /* `seconds` without the waits between snapshot, writing and commit */
+    double stall;    /* how long this rank's main thread was blocked in the functions below */
+    char err[2048];  /* why it failed; the same text on all ranks */
 } AsyncResult;
 
-/* What the caller has decided so far. All ranks pass the same values. */
+/* What the caller has decided about the pending save. All ranks pass the same values. */
 typedef struct {
-    /* As for checkpoint_prune, which is called after the commit and to make room on a full disk; 0:
-     * no checkpoint is removed. */
+    /* The number of checkpoints to keep, for checkpoint_prune, which is called after the commit. 0:
+     * no checkpoint is removed, not even to make room on a full disk. */
     int keep;
     bool drop; /* do not commit the save: its state turned out to be useless */
 } AsyncRules;
 
-/* Allocates host memory for snapshots of such contents, page-locked if `io` has a device, and
+/* Allocates host memory for snapshots of these contents, page-locked if `io` has a device, and
  * starts a thread if this rank writes. Call it once, at the start, after checkpoint_io_open. `io`
  * must outlive it. */
 AsyncSave *async_save_open(CheckpointIo *io, const CheckpointContents *contents);
-/* No save may be pending. `a` may be NULL. */
+/* Ends the thread and frees the memory. No save may be pending. `a` may be NULL. */
 void async_save_close(AsyncSave *a);
 
 /* Takes the snapshot of a save, and begins to write it; no save may be pending. All ranks must call
@@ -73,9 +74,9 @@ void async_save_close(AsyncSave *a);
  * handles the case. */
 bool async_save_begin(AsyncSave *a, const AsyncRequest *request);
 /* Advances the pending save, without waiting. With `meet`, all ranks call it together and get the
- * same result; without, it does not communicate and returns ASYNC_PENDING. Once the threads are
- * done, at most three calls with `meet` are needed. `rules` only take effect if async_save_copied
- * was true before the caller decided them. A full disk is handled as by
+ * same result. Without `meet`, it does not communicate and returns ASYNC_PENDING. Once the threads
+ * are done, at most three calls with `meet` are needed. `rules` only take effect if
+ * async_save_copied was true before the caller decided them. A full disk is handled as by
  * checkpoint_write_making_room. When the save has ended, sets *result. `a` may be NULL. */
 AsyncState async_save_advance(AsyncSave *a, const AsyncRules *rules, bool meet,
                               AsyncResult *result);

@@ -139,8 +139,8 @@ bool checkpoint_best_open(CheckpointIo *io, const char *run, Checkpoint **out, C
     bool again = true;
     *out = NULL;
     for (int i = 0; again && i < CHECKPOINT_LIST_ATTEMPTS; i++) {
-        /* Only rank 0 reads the record: while a run is training, another rank could already see the
-         * next one. */
+        /* Only rank 0 reads the record: while a run is training, another rank could already see a
+         * newer record. */
         bool read = !checkpoint_io_leads(io) || checkpoint_best_read(run, best, err, n);
         if (!checkpoint_io_agree(io, read, err, n)) return false;
         checkpoint_io_share(io, best, sizeof *best);
@@ -150,7 +150,8 @@ bool checkpoint_best_open(CheckpointIo *io, const char *run, Checkpoint **out, C
             return true;
         checkpoint_close(*out);
         *out = NULL;
-        /* A run that is still training removes the best only after it has recorded a better one. */
+        /* A run that is still training removes the best checkpoint only after it has recorded a
+         * better one. If that has happened, the better one is tried. */
         char *path = checkpoint_path(run, best->step);
         CheckpointBest now;
         again = checkpoint_gone(path) && checkpoint_best_read(run, &now, err, n) &&

@@ -5,8 +5,8 @@
 
 #include "parallel/checkpoint/checkpoint.h"
 
-/* Parses the text of best.json. Returns false and clears *best unless it is one JSON object with
- * all members of the struct, and their values are possible. */
+/* Parses the text of best.json. Returns false and clears *best unless the text is one JSON object
+ * that has all members of the struct, with possible values. */
 bool best_parse(CheckpointBest *best, const char *text, size_t bytes);
 /* Returns the text of best.json; the caller frees it. */
 char *best_text(const CheckpointBest *best);

@@ -100,16 +100,16 @@ int checkpoint_removable(const FsOps *fs, const char *run, int64_t newest, int64
 /* Removes old checkpoints; call it after step `newest` has been committed. Keeps `newest`, the
  * `keep` - 1 newest readable checkpoints before it, those of steps divisible by io->keep_every, the
  * best one, which best.json names, and one with weights alone (checkpoint_weights_only). Removes
- * all other older ones, and leftovers of saves and removals that crashed. If best.json cannot be
- * read, keeps all checkpoints. Damaged checkpoints newer than the oldest kept one stay as evidence.
- */
+ * all other checkpoints before `newest`, and leftovers of saves and removals that crashed. If
+ * best.json cannot be read, keeps all checkpoints. Damaged checkpoints newer than the oldest kept
+ * one stay as evidence. */
 bool checkpoint_prune(CheckpointIo *io, const char *run, int64_t newest, int keep, char *err,
                       size_t n);
-/* Removes the checkpoints of steps after `step`, the newest first, also the best one: a run that
- * has gone back to `step` makes these steps again, with different data. Returns true if none of
- * them is a checkpoint any more, even if the machine crashes now; for files that could not be
- * deleted it only warns. Otherwise returns false and sets `err`; the earlier ones then remain. All
- * ranks call it. */
+/* Removes the checkpoints of steps after `step`, the newest first, even the best one. They are
+ * useless to a run that has gone back to `step`: it repeats these steps with different data.
+ * Returns true if none of them is a checkpoint any more, even if the machine crashes now; for files
+ * that could not be deleted it only warns. Otherwise returns false and sets `err`; the checkpoints
+ * of the earlier of these steps then remain. All ranks call it. */
 bool checkpoint_remove_after(CheckpointIo *io, const char *run, int64_t step, char *err, size_t n);
 /* Removes what crashed saves and interrupted removals have left in RUN/checkpoints; of a symbolic
  * link it removes only the link itself. Only rank 0 calls this, and it must hold the run's lock.
@@ -138,7 +138,7 @@ size_t checkpoint_snapshot_bytes(const CheckpointShare *share);
 
 typedef struct Checkpoint Checkpoint;
 
-/* If a checkpoint has at most so many files, a rank keeps all of them open. They stay readable,
+/* If a checkpoint has at most this many files, a rank keeps all of them open. They stay readable,
  * with the content that was checked, even if another process prunes the folder meanwhile. If there
  * are more files, they are opened one at a time when they are read. */
 enum { CHECKPOINT_OPEN_FILES = 8 };
@@ -153,8 +153,8 @@ char *checkpoint_path(const char *run, int64_t step);
  * process that is still training has pruned the checkpoint since then, which does not mean
  * damage. */
 bool checkpoint_gone(const char *path);
-/* Returns true unless `path`, a step's folder in RUN/checkpoints, is a symbolic link; if it is,
- * sets err. The target of such a link was not saved by this run. */
+/* Returns false and sets `err` if `path`, a step's folder in RUN/checkpoints, is a symbolic link:
+ * this run did not save the folder to which the link points. */
 bool checkpoint_not_linked(const char *path, char *err, size_t n);
 /* How many times a reader lists the checkpoints. It lists them again if another process, which is
  * still training, has pruned listed checkpoints before they could be read. */
@@ -195,7 +195,7 @@ bool checkpoint_open_before(CheckpointIo *io, const char *run, int64_t before, i
 typedef struct {
     int64_t step;    /* 0: none is recorded */
     double val_loss; /* mean nats per target */
-    /* of the checkpoint: another save of the same step may have another loss */
+    /* id of the save that wrote it: another save of the same step may have another loss */
     char save_id[SAVE_ID_DIGITS + 1];
 } CheckpointBest;
 
@@ -213,7 +213,7 @@ bool checkpoint_best_forget(const char *run, char *err, size_t n);
  * cannot be used. */
 bool checkpoint_best_find(const char *run, CheckpointBest *best, Checkpoint **out, char *err,
                           size_t n);
-/* Does the same on all ranks, and verifies the data. */
+/* Does the work of checkpoint_best_find on all ranks, and also verifies the checkpoint's data. */
 bool checkpoint_best_open(CheckpointIo *io, const char *run, Checkpoint **out, CheckpointBest *best,
                           char *err, size_t n);
 

@@ -26,12 +26,12 @@ void save_begin(Save *save, CheckpointIo *io, const char *run, int64_t step, con
                 char *err, size_t n);
 /* Closes the folders and frees everything. */
 void save_end(Save *save);
-/* Draws a random id. It distinguishes files of two saves of the same step if somebody mixes them.
- */
+/* Draws a random id for a save. It shows which files belong together if somebody mixes the files of
+ * two saves of the same step. */
 void save_draw_id(char out[SAVE_ID_DIGITS + 1]);
 
-/* The rest is rank 0's work; on other ranks the functions do nothing and return true. None of them
- * communicates. */
+/* The functions below do rank 0's work. On other ranks they do nothing, and those with a result
+ * return true. They do not communicate with other ranks. */
 
 /* Opens RUN/checkpoints and creates it if it is missing. */
 bool save_open_parent(Save *save);
@@ -42,7 +42,8 @@ bool save_make_temporary(Save *save);
 /* Writes the indexes and the manifest next to the writers' files, syncs the folder (the end of step
  * 1), and opens it as any reader would (step 2). */
 bool save_complete(Save *save);
-/* Steps 3 to 5. */
+/* Does steps 3 to 5: renames the temporary folder to the checkpoint's name, and syncs its parents.
+ */
 bool save_commit(Save *save);
 /* Removes the temporary folder. */
 void save_remove_temporary(Save *save);

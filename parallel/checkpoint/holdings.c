@@ -16,10 +16,10 @@ enum { SENT_WORDS = sizeof(Sent) / sizeof(int64_t) };
 /* The extents of all ranks for one file, ordered by rank. */
 typedef struct {
     Sent *all;
-    int64_t *count, total, room; /* number of extents of each rank; their sum */
+    int64_t *count, total, room; /* number of extents of each rank; of all ranks; allocated */
 } Extents;
 
-/* Returns the piece of a file's tensor. */
+/* Returns the piece of the file's tensor number i. */
 static const Piece *piece_of(const CheckpointContents *contents, const Layout *l, int file, int i)
 {
     return contents_piece(contents, l->piece[l->file[file].first + i]);
@@ -32,7 +32,7 @@ static int64_t own_extents(const CheckpointContents *contents, const Layout *l, 
     int64_t n = 0;
     for (int i = 0; i < l->file[file].n; i++) {
         const Piece *p = piece_of(contents, l, file, i);
-        /* With ZeRO most ranks have no elements of most tensors. */
+        /* Empty extents are not sent: with ZeRO most ranks have no elements of most tensors. */
         if (p->extent.count == 0) continue;
         CHECK(tensor_count(p->data) == p->extent.count && p->data.dtype == p->dtype,
               "%s: %lld elements for an extent of %lld", p->name, (long long)tensor_count(p->data),
@@ -112,7 +112,7 @@ static void check_cover(const FileHoldings *h, const CheckpointContents *content
     }
 }
 
-/* A counting sort by tensor; within a tensor the holdings stay in the order of ranks. */
+/* Sorts the extents by tensor, with a counting sort. Within a tensor they stay in rank order. */
 static FileHoldings sort_extents(const Extents *e, int tensors)
 {
     /* During the sort, first[i + 1] is the position of the next holding of tensor i. */
@@ -154,8 +154,8 @@ void holdings_gather(Holdings *out, CheckpointIo *io, const CheckpointContents *
     Sent *own = must_calloc((size_t)layout->n_pieces + 1, sizeof *own);
     out->files = layout->manifest.n_files;
     out->file = must_calloc((size_t)out->files + 1, sizeof *out->file);
-    /* All ranks go through the files in the same order. So the writers of the first files finish
-     * first, and no deadlock is possible. */
+    /* All ranks go through the files in the same order. A rank therefore only waits for ranks that
+     * are at the same file or an earlier one, so no deadlock is possible. */
     for (int f = 0; f < out->files; f++)
         if (layout->file[f].writer == checkpoint_io_rank(io))
             receive_file(&out->file[f], io, contents, layout, f);

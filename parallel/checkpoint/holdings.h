@@ -12,15 +12,15 @@ typedef struct {
     ParamExtent extent;
 } Holding;
 
-/* Of one file. */
+/* The holdings of all tensors of one file. */
 typedef struct {
-    int *first;  /* of the file's tensor i, by rank: of[first[i]] ... of[first[i + 1] - 1] */
+    int *first;  /* tensor i has of[first[i]] to of[first[i + 1] - 1], in rank order */
     Holding *of; /* holdings of one tensor cover each of its elements exactly once */
 } FileHoldings;
 
 typedef struct {
     int files;
-    FileHoldings *file; /* [files] NULLs for files that other ranks write */
+    FileHoldings *file; /* [files]; both pointers are NULL for files that other ranks write */
 } Holdings;
 
 /* Sends this rank's extents to the writers, receives those for its own files, and fills *out. All

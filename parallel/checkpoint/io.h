@@ -56,8 +56,9 @@ void checkpoint_io_await(CheckpointIo *io);
  * rank has from the window into the piece. The copies have ended when it returns. */
 void checkpoint_io_put(CheckpointIo *io, const Piece *piece, int64_t from, int64_t end,
                        const void *window);
-/* Copies another rank's stretches in [from, end), packed as above, to their places in the window.
- * `size` is the size of an element in bytes. */
+/* Copies another rank's stretches in [from, end) to their places in the window. `packed` holds them
+ * one after the other, as checkpoint_io_take stores them. `size` is the size of an element in
+ * bytes. */
 void checkpoint_io_spread(const ParamExtent *extent, int64_t from, int64_t end, size_t size,
                           const void *packed, void *window);
 

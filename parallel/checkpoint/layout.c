@@ -104,8 +104,9 @@ CheckpointShare checkpoint_share(const int64_t *bytes, int n_weights, int n_slot
 
 /* ---- one file -------------------------------------------------------------------------------- */
 
-/* The name and number of a piece, sorted for a binary search. A model can have tens of thousands of
- * tensors, and comparing all pairs would take longer than writing them. */
+/* The name and number of a piece. Arrays of them are sorted by name for a binary search: a model
+ * can have tens of thousands of tensors, and comparing all pairs would take longer than writing
+ * them. */
 typedef struct {
     const char *name;
     int piece;

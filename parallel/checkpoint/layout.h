@@ -11,7 +11,7 @@
 
 typedef struct {
     int writer;   /* rank that writes the file */
-    int first, n; /* range of its tensors in manifest.tensor */
+    int first, n; /* its tensors: manifest.tensor[first] to [first + n - 1] */
     char *header; /* header of the file; its size is the manifest's header_bytes */
 } LayoutFile;
 

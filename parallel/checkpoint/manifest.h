@@ -25,8 +25,8 @@
 #define MANIFEST_CHUNK_BYTES ((int64_t)16 << 20)
 #define SAVE_ID_DIGITS       16
 
-/* The two parts of a checkpoint. Each has as many files as it has writers. Files are written in
- * this order. */
+/* The two parts of a checkpoint. Each has as many files as it has writers. The files of the weights
+ * are written before those of the slots. */
 typedef enum { CHECKPOINT_WEIGHTS, CHECKPOINT_SLOTS, CHECKPOINT_PARTS } CheckpointPart;
 enum { CHECKPOINT_MAX_WRITERS = 64, CHECKPOINT_FILE_NAME = 48 };
 /* Writes the name of file number `file` of a part that has `files` files, as Hugging Face's loaders
@@ -76,8 +76,9 @@ typedef struct {
 
 /* Returns whether `text` is a valid save id: exactly SAVE_ID_DIGITS hexadecimal digits. */
 bool manifest_save_id_valid(const char *text);
-/* The bytes of a full chunk of this tensor, and its number of chunks. */
+/* Returns the number of bytes of a full chunk of this tensor. */
 int64_t manifest_chunk_bytes(const SafetensorsEntry *entry);
+/* Returns the number of chunks of this tensor. */
 int manifest_chunk_count(const SafetensorsEntry *entry);
 
 /* Returns the text of manifest.json in the present version; the caller frees it. */

@@ -14,8 +14,8 @@ typedef struct {
     bool is_double;
 } ManifestField;
 
-/* MANIFEST_STATE_FIELDS: the numbers of a StepState before its list `losses`. The first
- * MANIFEST_STATE_FIELDS_2 are all that versions 1 and 2 have. */
+/* MANIFEST_STATE_FIELDS: the numbers of a StepState before its list `losses`. Manifests of versions
+ * 1 and 2 have only the first MANIFEST_STATE_FIELDS_2 of them. */
 enum { MANIFEST_STATE_FIELDS_2 = 12, MANIFEST_STATE_FIELDS = 18, MANIFEST_WORLD_FIELDS = 7 };
 extern const ManifestField manifest_state_field[MANIFEST_STATE_FIELDS];
 extern const ManifestField manifest_world_field[MANIFEST_WORLD_FIELDS];

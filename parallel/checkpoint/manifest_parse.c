@@ -119,7 +119,7 @@ static bool parse_state(JsonCursor *j, int version, StepState *state)
            (version < 3 || parse_losses(j, state));
 }
 
-/* Returns whether the sizes of the grid are possible and consistent. They are only printed. */
+/* Returns whether the sizes of the grid are possible and consistent. */
 static bool world_possible(const ManifestWorld *w)
 {
     const int64_t sizes[] = {w->pp, w->dp, w->cp, w->tp}, most = 1 << 24;
@@ -135,7 +135,8 @@ static bool world_possible(const ManifestWorld *w)
 
 static bool parse_world(JsonCursor *j, Manifest *m)
 {
-    /* When version 1 was written, the program trained with a single rank. */
+    /* A manifest of version 1 has no section `world`: the program then trained with a single rank.
+     */
     m->world = (ManifestWorld){
         .ranks = 1, .pp = 1, .dp = 1, .cp = 1, .tp = 1, .zero_stage = 0, .writers = 1};
     if (m->version == 1) return true;

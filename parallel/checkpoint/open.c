@@ -202,8 +202,9 @@ bool checkpoint_open_everywhere(CheckpointIo *io, const char *path, Checkpoint *
                                 size_t n)
 {
     /* On a network file system, one machine may for some seconds see a folder that another does
-     * not. So the others wait for what rank 0 has found. All ranks use the checkpoint or none:
-     * ranks that resumed from different steps would train an inconsistent model. */
+     * not. So ranks on other machines than rank 0's wait for a folder that rank 0 has opened. All
+     * ranks use the checkpoint or none: ranks that resumed from different steps would train an
+     * inconsistent model. */
     bool far = checkpoint_io_far(io), found = far || checkpoint_open(path, out, err, n);
     bool first = found;
     if (machines_of(io->world).count > 1) checkpoint_io_share(io, &first, sizeof first);

@@ -13,7 +13,7 @@ struct Checkpoint {
     int passing;
     Manifest manifest;
     bool verified; /* all data matched their checksums when they were read */
-    bool damaged;  /* data were read, or files opened, that are not what was saved */
+    bool damaged;  /* data that were read, or the size of a file, are not as they were saved */
 };
 
 /* Reads `bytes` bytes of a tensor's data, beginning at its byte `at`. Returns false and sets `err`

@@ -9,7 +9,7 @@
  * error. */
 typedef struct {
     const FsOps *fs;
-    const char *folder; /* its path */
+    const char *folder; /* path of the folder */
     int folder_fd;      /* -1: the folder could not be opened */
     int fd;             /* -1: no file is open */
     char *path;

@@ -35,7 +35,7 @@ int64_t piece_elements(const Piece *piece)
 
 bool extent_stretch(const ParamExtent *extent, int64_t from, int64_t end, Stretch *out)
 {
-    if (extent->count == 0) return false; /* the other fields may be 0 then */
+    if (extent->count == 0) return false; /* the divisors below may be 0 then */
     /* Index in this rank's part of its first element at or after `from`. */
     int64_t k = 0;
     if (from > extent->first) {

@@ -64,7 +64,7 @@ bool checkpoint_tidy(CheckpointIo *io, const char *run, char *err, size_t n)
     bool good = fd >= 0 && checkpoint_remove_leftovers(io->fs, fd, why, sizeof why);
     if (fd >= 0) close(fd);
     if (!good) error_set(err, n, "%s: %s", parent, why);
-    temporary_sweep_folder(io->fs, parent); /* best.json */
+    temporary_sweep_folder(io->fs, parent); /* temporary files of best.json */
     free(parent);
     return good;
 }
@@ -142,7 +142,7 @@ static bool prune(CheckpointIo *io, const char *run, int64_t newest, int keep, c
     bool known = checkpoint_best_read(run, &best, err, n);
     bool good = open_parent(io->fs, run, &parent_fd, &steps, &n_steps, err, n) && known;
     if (parent_fd < 0) return false;
-    /* Any of them may be the best, so none is removed. */
+    /* Without a readable best.json any checkpoint may be the best, so none is removed. */
     if (!known) n_steps = 0;
     for (int i = 0; i < n_steps; i++) {
         /* A step newer than the one just saved is damaged; the run has resumed from an older step
@@ -183,8 +183,8 @@ static bool remove_after(CheckpointIo *io, const char *run, int64_t step, char *
     bool tidy = open_parent(io->fs, run, &parent_fd, &steps, &n_steps, err, n), good = true;
     if (parent_fd < 0) return false;
     if (!tidy) log_warning("%s", err);
-    /* The newest first: after a crash the remaining checkpoints are those of a run that was stopped
-     * earlier. */
+    /* The newest is removed first. After a crash the remaining checkpoints are then those that the
+     * run would have if it had stopped earlier. */
     while (good && removed < n_steps && steps[removed] > step) {
         good = discard_step(io, parent_fd, steps[removed], trash, err, n);
         if (good && !fs_remove_tree(io->fs, parent_fd, trash, err, n)) log_warning("%s", err);

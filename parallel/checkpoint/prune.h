@@ -9,9 +9,10 @@
  * that match their pattern exactly are removed. The caller must hold the run's lock, so no save can
  * be writing them. Returns false and sets `err` if something could not be removed. */
 bool checkpoint_remove_leftovers(const FsOps *fs, int parent_fd, char *err, size_t n);
-/* Removes checkpoints older than the newest that verifies, oldest first, except those that are kept
- * for good: at least one, and more while fewer than `bytes` bytes are free. The ranks divide the
- * verification among themselves. Returns on all ranks how many checkpoints were removed. */
+/* Makes room on a full disk: removes checkpoints that are older than the newest one that verifies,
+ * oldest first, except those that are kept for good. Removes one if there is any, and more while
+ * fewer than `bytes` bytes are free. The ranks divide the verification among themselves. Returns on
+ * all ranks how many checkpoints were removed. */
 int checkpoint_make_room(CheckpointIo *io, const char *run, int64_t bytes);
 
 #endif

@@ -78,8 +78,8 @@ void snapshot_copy(Snapshot *s, Device *device, const CheckpointContents *conten
         CHECK(piece->extent.count == count, "%s is not whole", piece->name);
         Tensor to = tensor_1d(snapshot_at(s, layout, i, 0), piece->dtype, count);
         if (device && device->backend->place != piece->data.place)
-            /* States on the host: CUDA copies between host memory wait for the stream and block the
-             * host. A kernel can copy without blocking it. */
+            /* Optimizer states in host memory: a copy by CUDA within host memory waits for the
+             * stream and blocks the host. A kernel copies without blocking the host. */
             op_copy(device, to, piece->data);
         else if (device)
             device_copy(device, to, piece->data);

@@ -118,7 +118,7 @@ bool checkpoint_source_open(Checkpoint *c, WeightSource **out, char *err, size_t
  * weight. A slot with another name or shape is not a master copy and is ignored. */
 static void present_master(CheckpointSource *s, const ManifestTensor *t)
 {
-    static const char suffix[] = ".master"; /* optimizer_slot_name of SLOT_MASTER */
+    static const char suffix[] = ".master"; /* as optimizer_slot_name names SLOT_MASTER */
     const SafetensorsEntry *e = &t->entry;
     size_t length = strlen(e->name), end = strlen(suffix);
     char name[sizeof s->source.tensor->name];

@@ -18,8 +18,9 @@
  * sets `err` if a tensor is no weight of this program: more than two dimensions, no floating-point
  * type, or a longer name than SourceTensor holds. */
 bool checkpoint_source_open(Checkpoint *c, WeightSource **out, char *err, size_t n);
-/* Does the same, but instead of a weight presents its master copy if the checkpoint has one: the
- * values before rounding to 16 bits, which another run that begins with them needs. */
+/* Like checkpoint_source_open, but if the checkpoint has a master copy of a weight, presents that
+ * copy instead of the weight. It has the values before rounding to 16 bits, which a run that begins
+ * with these weights needs. */
 bool checkpoint_source_open_masters(Checkpoint *c, WeightSource **out, char *err, size_t n);
 
 #endif

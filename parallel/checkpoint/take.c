@@ -32,8 +32,8 @@ static Fit fit_of(const SourceTensor *t, const Piece *w, bool same_ids)
     return may && t->dim[0] > w->dim[0] ? FIT_CUT : FIT_NOT;
 }
 
-/* The comparison, and the misfits found so far. Only the first MOST are named, so the message stays
- * readable. */
+/* A comparison of a source with a run's weights, and the misfits found so far. Only the first MOST
+ * are named, so the message stays readable. */
 enum { MOST = 12 };
 typedef struct {
     Take *take;
@@ -83,7 +83,8 @@ static const char *name_of(const void *context, int i)
     return m->weights[i].name;
 }
 
-/* Writes whether a weight and the source's tensor of its name fit. */
+/* Compares weight i with the source's tensor of the same name (i < 0 or t NULL: there is none).
+ * Adds a misfit to the message, and rows that are left out to the notice. */
 static void compare(void *context, const SourceTensor *t, int i)
 {
     Misfits *m = context;
@@ -114,7 +115,7 @@ bool take_fits(const WeightSource *source, Take *take, const Piece *weights, int
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-/* The buffers of one rank: a window of rows in the source's dtype, and the same in f32 if the
+/* The buffers of one rank: a window of rows in the source's dtype, and the same rows in f32 if the
  * source has f64 and the run computes in f32. */
 typedef struct {
     CheckpointIo *io;
@@ -142,8 +143,8 @@ static bool beyond(Taking *t, const char *name, int64_t lost, DType dtype)
                      name, (long long)lost, dtype_name(dtype));
 }
 
-/* Stores those of the elements [from, end) that the piece has. `window`: their values, in dtype
- * `have`. */
+/* Stores those of the elements [from, end) that the piece has. `window`: the values of all elements
+ * [from, end), in dtype `have`. */
 static bool put(Taking *t, const Piece *piece, int64_t from, int64_t end, const char *window,
                 DType have)
 {
@@ -180,7 +181,8 @@ static bool take_tensor(Taking *t, int index, const Piece *weight, const Piece *
             (master->name == NULL || extent_count(&master->extent, from, end, &s, &one) == 0))
             continue;
         if (!t->source->read(t->source, index, first, count, t->rows, t->err, t->n)) return false;
-        /* Rounded to the type of the update first: a weight is its master's value, rounded. */
+        /* f64 is first rounded to f32, the dtype of master copies, because a weight must be its
+         * master's value, rounded. */
         if (dtype == F64 && compute == F32) {
             int64_t lost = weights_convert(t->narrow, F32, t->rows, F64, count * cols);
             if (lost > 0) return beyond(t, have->name, lost, F32);

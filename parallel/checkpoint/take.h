@@ -20,9 +20,10 @@ typedef struct {
 } Take;
 
 /* Compares the source with a run's weights by name and shape; dtypes may differ. Two kinds of rows
- * at the end of a table may be left out: positions beyond the run's maximum, and, with same_ids,
- * token ids beyond its vocabulary. If tensors do not fit, returns false and sets `err`, which names
- * each of them with both shapes and, if it is known, what to write instead. Reads no data. */
+ * may be left out, at the end of the tensors that have them: positions beyond the run's maximum,
+ * and, with same_ids, token ids beyond its vocabulary. If tensors do not fit, returns false and
+ * sets `err`, which names each of them with both shapes and, if it is known, what to write instead.
+ * Reads no data. */
 bool take_fits(const WeightSource *source, Take *take, const Piece *weights, int n_weights,
                char *err, size_t n);
 

@@ -184,7 +184,7 @@ bool checkpoint_open_before(CheckpointIo *io, const char *run, int64_t before, i
     *out = NULL;
     if (n_steps < 0) return false;
     earlier = must_calloc((size_t)n_steps + 1, sizeof *earlier);
-    /* Step 0 has weights alone. */
+    /* Step 0 is left out, because its checkpoint may have only weights. */
     for (int planned = interval > 0; planned >= 0; planned--)
         for (int i = 0; i < n_steps; i++)
             if (steps[i] > 0 && steps[i] < before &&

@@ -66,10 +66,10 @@ static Tensor message(const void *data, int64_t count, size_t size)
 typedef struct {
     int file;
     Window at;
-    int half;         /* of the staging buffer */
+    int half;         /* which half of the staging buffer it uses */
     bool own;         /* this rank writes the file */
     int64_t count;    /* number of elements that this rank has */
-    const void *data; /* where the host can read them; for the writer, the window */
+    const void *data; /* their values, where the host can read them; on the writer: the window */
 } Turn;
 
 static const Piece *piece_of(const Writing *w, const Turn *t)
@@ -77,8 +77,9 @@ static const Piece *piece_of(const Writing *w, const Turn *t)
     return contents_piece(w->contents, w->layout->piece[t->at.tensor]);
 }
 
-/* Returns where the window is assembled: on its writer in the snapshot, or in the window's half of
- * the staging buffer; there the other ranks pack their part. */
+/* Returns the memory for this rank's part of the window. The writer assembles the window in the
+ * snapshot, if there is one, or in the window's half of the staging buffer. The other ranks pack
+ * their part into that half. */
 static void *place_of(const Writing *w, const Turn *t)
 {
     if (t->own && w->snapshot) return snapshot_at(w->snapshot, w->layout, t->at.tensor, t->at.from);
@@ -122,8 +123,8 @@ static void fetch_part(Writing *w, Turn *t)
 /* Sends this rank's part of the window to the window's writer. */
 static void send_part(Writing *w, const Turn *t)
 {
-    /* The writer knows from the holdings how much each rank sends, and that this rank sends
-     * nothing. Messages therefore need no header. */
+    /* The writer knows from the holdings how much each rank sends, and which ranks send nothing.
+     * Messages therefore need no header. */
     if (t->count > 0)
         comm_send(w->io->world, NULL, message(t->data, t->count, dtype_size(piece_of(w, t)->dtype)),
                   w->layout->file[t->file].writer);
@@ -150,7 +151,7 @@ static void receive_part(Writing *w, const Turn *t, const Holding *h, size_t siz
 static void receive_parts(Writing *w, const Turn *t)
 {
     const FileHoldings *holdings = &w->holdings.file[t->file];
-    int own = t->at.tensor - w->layout->file[t->file].first; /* its number in the file */
+    int own = t->at.tensor - w->layout->file[t->file].first; /* the tensor's number in its file */
     if (t->count == t->at.end - t->at.from) return;
     for (int i = holdings->first[own]; i < holdings->first[own + 1]; i++) {
         const Holding *h = &holdings->of[i];
@@ -168,7 +169,7 @@ static void write_window(Writing *w, const Turn *t)
     size_t bytes = (size_t)((t->at.end - t->at.from) * size);
     uint32_t *crc = &m->chunk[t->at.from * size / manifest_chunk_bytes(&m->entry)];
     if (w->snapshot) {
-        /* Data that the host can read were not fetched. */
+        /* Data in host memory are not fetched, so they are still in the piece's own memory. */
         void *place = place_of(w, t);
         if (t->data != place) memcpy(place, t->data, bytes);
         return;
@@ -197,10 +198,11 @@ static void do_turn(Writing *w, const Turn *t, Turn *next)
 /* ---- all files --------------------------------------------------------------------------------
  */
 
-/* The files of a part, and the window that each has reached. */
+/* The files [first, end) of a part, and the window that each has reached. `file` is the next one to
+ * write a window in this round. */
 typedef struct {
     int first, end, file;
-    bool more; /* a file has had a window in this round */
+    bool more; /* some file has had a window in this round */
     Window at[CHECKPOINT_MAX_WRITERS];
 } Rounds;
 
@@ -297,7 +299,8 @@ bool write_tensors(CheckpointIo *io, const CheckpointContents *contents, Layout 
                    const char *folder, char *err, size_t n)
 {
     Writing w = {.io = io, .contents = contents, .layout = layout};
-    if (checkpoint_io_far(io)) fs_await(folder); /* if it fails, opening the folder reports why */
+    if (checkpoint_io_far(io))
+        fs_await(folder); /* if the wait fails, opening the folder reports why */
     /* A rank that cannot open the folder still takes part in all communication below, without
      * writing. */
     w.out = out_file_open(io->fs, folder, err, n);

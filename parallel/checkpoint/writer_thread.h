@@ -15,7 +15,7 @@ typedef struct {
     void (*job)(void *context);
     void *context;
     bool ends;
-    /* Of the rank that started it, for its error messages. */
+    /* The rank that started the thread, and its coordinates, for the thread's error messages. */
     int rank;
     char place[64];
 } WriterThread;

@@ -27,7 +27,7 @@ double chain_seconds(const RingFile *ring, const RingEntry *entry)
     return ring->last.ended < 0 ? -ring->last.ended : 0;
 }
 
-/* Returns whether a peer has finished what this rank is still in. */
+/* Returns whether another rank has already finished the call that this node is still in. */
 static bool others_are_done(const Search *s, int node)
 {
     const Net *net = s->net;
@@ -68,11 +68,11 @@ static FlightCause cause_of(const Search *s, int node)
     }
 }
 
-/* ---- where it begins ---------------------------------------------------------------------------
+/* ---- where the hang begins ---------------------------------------------------------------------
  */
 
-/* Returns the priority of a cause. If there are several, the one with the highest priority
- * counts. */
+/* Returns the priority of a cause. If a hang may have several causes, the one with the highest
+ * priority counts. */
 static int trust(FlightCause cause)
 {
     static const int order[CAUSES] = {
@@ -83,7 +83,8 @@ static int trust(FlightCause cause)
 }
 
 /* Returns whether a hang may begin at the node: it keeps others waiting and waits for nobody, or
- * its rank has no file. `alone`: no rank waits for another one. */
+ * its rank has no file. `alone`: no rank waits for another one, so a node need not keep others
+ * waiting. */
 static bool begins_at(const Search *s, int node, bool alone)
 {
     const SearchNode *at = &s->node[node];
@@ -131,8 +132,9 @@ static void find_begin(Chain *c, const Search *s)
     }
 }
 
-/* The ranks wait for each other in a cycle. A device in it that also computes need not be waiting:
- * it is the cause. Otherwise the ranks have made their calls in different orders. */
+/* Called if the ranks wait for each other in a cycle. If a device in the cycle is also executing an
+ * op or a copy, this work need not be waiting for anything, so the device is the cause. Otherwise
+ * the ranks have made their calls in different orders. */
 static void find_in_circle(Chain *c, const Search *s)
 {
     const FlightFiles *files = s->net->files;
@@ -150,8 +152,8 @@ static void find_in_circle(Chain *c, const Search *s)
     }
 }
 
-/* If ranks wait for each other in several calls, the call in which the fewest wait is the odd
- * one. */
+/* Called if ranks wait for each other in a cycle of several calls: the call in which the fewest
+ * ranks wait is taken to be out of order. */
 static void find_odd(Chain *c, const Search *s)
 {
     const ChainWait *least = NULL;
@@ -207,7 +209,8 @@ void chain_make(Chain *c, Search *s)
     c->late = must_calloc((size_t)s->net->files->ranks, sizeof *c->late);
     bool differ = chain_find_difference(c, s->net);
     if (!differ) find_begin(c, s);
-    /* What looks like a cycle may be a wait for a rank whose file was not read. */
+    /* What looks like a cycle may be a wait for a rank whose file was not read. So a cycle is a
+     * cause only if all files were read. */
     bool unknown = s->net->files->unknown > 0, links = s->links > 0 && !unknown;
     if (!differ && c->lates == 0 && links) find_in_circle(c, s);
     measure_waits(c, s);

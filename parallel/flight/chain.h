@@ -14,7 +14,7 @@ typedef enum {
     CAUSE_DATA,       /* a rank waits for its training data */
     CAUSE_DISK,       /* a rank writes, synchronizes or reads a file */
     CAUSE_CONSOLE,    /* a rank writes to a console that nobody reads */
-    CAUSE_DEVICE,     /* work of a device does not end, or a transfer between devices */
+    CAUSE_DEVICE,     /* a device does not finish its work or a transfer */
     CAUSE_COMPUTING,  /* a rank computes, and the others wait for it */
     CAUSES
 } FlightCause;
@@ -22,45 +22,48 @@ extern const char *const flight_cause_name[CAUSES];
 
 /* Ranks that wait in the same call for the same ranks. */
 typedef struct {
-    const RingEntry *call; /* the call of the first of them */
-    const char *group;     /* name of its group; "" if it has none */
-    int *rank, ranks;      /* ascending */
-    /* The ranks that have not arrived, ascending: all `late` of them, or the CHAIN_NAMED that are
-     * furthest behind. 0: all have arrived, or the ranks are not known. */
+    const RingEntry *call; /* the call, as the first of these ranks has recorded it */
+    const char *group;     /* name of the call's group; "" if it has none */
+    int *rank, ranks;      /* the ranks that wait, ascending */
+    /* `late` is the number of ranks that have not arrived; 0: all have arrived, or the ranks are
+     * not known. whom[0..whoms) are these ranks in ascending order; if there are more than
+     * CHAIN_NAMED, only those that have made the least progress. */
     int *whom, whoms, late;
-    bool devices;   /* the hosts have arrived, but the devices have not */
-    int depth;      /* 1: they wait for ranks where the hang begins; 2: for ranks of depth 1; ...
-                     * -1: for none of these */
+    bool devices; /* the hosts have arrived, but the devices have not */
+    int depth;    /* 1: the ranks wait for ranks where the hang begins; 2: for ranks of depth 1; ...
+                     -1: for none of these */
     double seconds; /* the longest of these waits */
 } ChainWait;
 enum { CHAIN_NAMED = 1024 };
 
 typedef struct {
     FlightCause cause;
-    int *late, lates;    /* the ranks where it begins, ascending */
-    int first;           /* the one of these that has been in its entry for the longest time; -1:
-                          * none */
+    int *late, lates; /* the ranks where the hang begins, ascending */
+    int first; /* the rank of `late` that has been in its entry for the longest time; -1: none */
     const RingEntry *in; /* the entry that `first` is in; NULL: it has no file, or is between two
                           * entries */
-    double seconds;      /* how long it has been there; NaN: not known */
+    double seconds;      /* how long `first` has been there; NaN: not known */
     bool circle;         /* CAUSE_COLLECTIVE: the ranks wait for each other in a cycle, in calls of
                           * different groups or with different ranks; false: they are in different
                           * calls of one group */
-    int other;           /* CAUSE_COLLECTIVE without `circle`: a rank in a different call, or -1; */
+    int other;           /* CAUSE_COLLECTIVE without `circle`: a rank in a different call, or -1 */
     const RingCall *late_call, *other_call; /* the calls of `first` and `other` */
-    double waited, usual; /* the longest wait now, and the longest one that has ended */
-    ChainWait *wait;      /* [waits] those nearest to where it begins first */
+    /* Seconds of the longest wait now, and of the longest one that has ended. */
+    double waited, usual;
+    ChainWait *wait; /* [waits] those nearest to where the hang begins come first */
     int waits;
 } Chain;
 
-/* Finds the cause, and sets the depths of the search, which must outlive the chain. */
+/* Finds the cause of a hang, and sets the depths of the search, which must outlive the chain. */
 void chain_make(Chain *chain, Search *search);
 void chain_free(Chain *chain);
 /* Returns for how many seconds the rank has been in this entry, or between two entries if it is
  * NULL. NaN: not known. */
 double chain_seconds(const RingFile *ring, const RingEntry *entry);
 
-/* Inside chain*.c: makes the list of waits, and finds calls of a group that differ. */
+/* Only for chain*.c. chain_list_waits makes the list of waits. chain_find_difference returns
+ * whether ranks of a group have made different calls with the same number; if so, it sets the cause
+ * and the late ranks. */
 void chain_list_waits(Chain *chain, const Search *search);
 bool chain_find_difference(Chain *chain, const Net *net);
 

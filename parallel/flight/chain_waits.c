@@ -26,7 +26,7 @@ static int compare_texts(const RingEntry *a, const RingEntry *b)
     return texts;
 }
 
-/* Compares what two waits must have in common to be listed together. */
+/* Compares two waits by what they must have in common to be listed together. */
 static int compare_calls(const Waiter *x, const Waiter *y)
 {
     const SearchLink *a = x->link, *b = y->link;
@@ -44,12 +44,13 @@ static int compare_calls(const Waiter *x, const Waiter *y)
     return compare_texts(c, d);
 }
 
-/* Waits nearest to where the hang begins come first. Those that do not lead there come last. */
+/* Orders waits: those nearest to where the hang begins come first, those that do not lead there
+ * come last. */
 static int compare_waiters(const void *a, const void *b)
 {
     const Waiter *x = a, *y = b;
     if (x->depth != y->depth)
-        return (unsigned)x->depth < (unsigned)y->depth ? -1 : 1; /* -1 becomes the largest */
+        return (unsigned)x->depth < (unsigned)y->depth ? -1 : 1; /* depth -1 becomes the largest */
     int calls = compare_calls(x, y);
     return calls != 0 ? calls : x->rank - y->rank;
 }
@@ -78,7 +79,7 @@ static void name_whom(ChainWait *w, const SearchLink *link, const Net *net)
     qsort(w->whom, (size_t)w->whoms, sizeof *w->whom, compare_ranks);
 }
 
-/* Makes one wait of waiters[0..n), which have the same call. */
+/* Adds one ChainWait for waiter[0..n), which have the same call. */
 static void add_wait(Chain *c, const Net *net, const Waiter *waiter, int n)
 {
     ChainWait *w = &c->wait[c->waits++];
@@ -124,7 +125,8 @@ void chain_list_waits(Chain *c, const Search *s)
 /* ---- calls that differ -------------------------------------------------------------------------
  */
 
-/* Returns the member's call with this number, or NULL. */
+/* Returns the call with this number in the group, as the rank has made it, or NULL if its file does
+ * not have it. */
 static const RingCall *call_of(const Net *net, int group, int rank, int64_t call)
 {
     const RingFile *ring = net->files->ring[rank];
@@ -144,14 +146,14 @@ static bool same_call(const RingCall *a, const RingCall *b)
            a->elements == b->elements;
 }
 
-/* Compares the calls with this number. If they differ, the ranks whose call is not the majority's
- * are late; without a majority all ranks are. */
+/* Returns whether the members' calls with this number differ. If they do, the ranks whose call is
+ * not the majority's are late; without a majority all ranks are. */
 static bool compare_members(Chain *c, const Net *net, int group, int64_t call)
 {
     const NetGroup *g = &net->group[group];
     const RingCall *most = NULL;
     int votes = 0, same = 0, all = 0;
-    /* The only call that more than half of the members can have made (Boyer and Moore). */
+    /* Finds the only call that more than half of the members can have made (Boyer and Moore). */
     for (int i = 0; i < g->size; i++) {
         const RingCall *own = call_of(net, group, g->member[i].rank, call);
         if (own == NULL) continue;

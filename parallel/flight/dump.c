@@ -23,10 +23,11 @@ static struct {
     pthread_mutex_t mutex; /* guards the sources, and is held while they are used */
     FlightSource source[MOST_SOURCES];
     int n;
-    /* What the thread uses: RUN and RUN/flight, and room to write. */
+    /* Used by the thread: the paths of RUN and RUN/flight, and buffers for writing. */
     char *run, *folder;
     FlightRoom *room;
-    /* Of the newest dump: which ranks have written their files; whether this process failed to. */
+    /* For the newest dump: which ranks have written their files, and whether this process has
+     * failed to write one. */
     bool *written; /* [ranks] */
     bool failed;
 } flights = {.life = PTHREAD_MUTEX_INITIALIZER, .mutex = PTHREAD_MUTEX_INITIALIZER};
@@ -77,8 +78,8 @@ static void write_all(void *unused, Dump dump)
     pthread_mutex_unlock(&flights.mutex);
 }
 
-/* Returns whether this process prints what a dump shows. This and the next function are called with
- * the mutex held. */
+/* Returns whether this process prints what a dump shows. This function and the next one are called
+ * with the mutex held. */
 static bool speaks(Dump dump)
 {
     return flights.n > 0 && !flights.failed && (dump.number == 0 || speaker()->rank == 0);

@@ -16,8 +16,8 @@ typedef struct {
     int rank, ranks;              /* in the world */
     int here;                     /* number of ranks of this process */
     int pp, dp, tp;               /* coordinates in the grid */
-    int attempt;                  /* of the run */
-    char host[FLIGHT_HOST_BYTES]; /* its machine */
+    int attempt;                  /* number of this start of the run */
+    char host[FLIGHT_HOST_BYTES]; /* name of its machine */
     /* The same number on all ranks of this start of the run, different for every other start. It
      * distinguishes their dumps. */
     uint64_t start;
@@ -25,10 +25,10 @@ typedef struct {
 } FlightSource;
 
 /* From flight_dump_add to flight_dump_remove, dumps of the run in the folder `run` include this
- * rank's flight recorder. After that the recorder may be freed, and the rank's log closed. The
- * process's last rank to be added starts the thread of dumps.h, and the last one to be removed ends
- * it. Warns if the system refuses to start the thread. Each rank's own thread calls both
- * functions. */
+ * rank's flight recorder. After flight_dump_remove the recorder may be freed, and the rank's log
+ * closed. Each rank's own thread calls both functions. The thread of dumps.h is started when the
+ * process's last rank is added, and ended when the last one is removed. Warns if the system refuses
+ * to start it. */
 void flight_dump_add(const FlightSource *source, const char *run);
 void flight_dump_remove(const Flight *flight);
 

@@ -16,7 +16,7 @@
 typedef struct {
     RingFile **ring;
     int rings, room;
-    int *unknown; /* ranks */
+    int *unknown; /* ranks whose files have not been parsed */
     int unknowns, unknown_room;
 } Found;
 
@@ -37,7 +37,7 @@ static void add_unknown(Found *found, int rank)
     found->unknown[found->unknowns++] = rank;
 }
 
-/* Returns the rank of a file "rank_00003.jsonl", or -1. */
+/* Returns the rank in a file name like "rank_00003.jsonl", or -1 if it is no such name. */
 static int rank_in(const char *name)
 {
     enum { DIGITS = 5, TEN = 10, BEFORE = 5 };
@@ -50,7 +50,8 @@ static int rank_in(const char *name)
     return rank < COMM_MAX_RANKS ? rank : -1;
 }
 
-/* Reads the file of a rank. */
+/* Reads the file of a rank. Adds the parsed file to `found`; if it cannot be parsed, adds the rank
+ * to found->unknown and a message to files->damaged. */
 static void read_file(FlightFiles *files, Found *found, const char *folder, const char *name)
 {
     char err[1024], why[768], *text, *path = text_format("%s/%s", folder, name);
@@ -74,7 +75,7 @@ static void read_file(FlightFiles *files, Found *found, const char *folder, cons
     free(path);
 }
 
-/* Returns the ring of the newest dump. */
+/* Returns one of the parsed files of the newest dump. */
 static const RingFile *newest_of(RingFile **ring, int rings)
 {
     const RingFile *newest = ring[0];
@@ -88,15 +89,15 @@ static bool is_of(const RingFile *ring, const RingFile *dump)
     return strcmp(ring->dump, dump->dump) == 0 && ring->ranks == dump->ranks;
 }
 
-/* Assigns the rings to their ranks. Frees rings of ranks that the world of the newest dump does not
- * have, and further rings of the same rank. */
+/* Assigns the parsed files to their ranks. Frees those of ranks that the world of the newest dump
+ * does not have, and further files of the same rank. */
 static void place_rings(FlightFiles *files, RingFile **ring, int rings)
 {
     const RingFile *newest = newest_of(ring, rings);
     files->ranks = newest->ranks;
     files->state = must_calloc((size_t)files->ranks, sizeof *files->state);
     files->ring = must_calloc((size_t)files->ranks, sizeof *files->ring);
-    for (int turn = 0; turn < 2; turn++) /* those of the newest dump first */
+    for (int turn = 0; turn < 2; turn++) /* first the files of the newest dump, then all others */
         for (int i = 0; i < rings; i++) {
             RingFile *r = ring[i];
             if (r == NULL || (turn == 0 && !is_of(r, newest))) continue;
@@ -105,7 +106,7 @@ static void place_rings(FlightFiles *files, RingFile **ring, int rings)
             files->ring[r->rank] = r;
             files->state[r->rank] = turn == 0 ? RANK_READ : RANK_SILENT;
         }
-    /* Only now: the newest may be a rank's second one. */
+    /* Freed only now, because `newest` may be a further file of its rank and is used until here. */
     for (int i = 0; i < rings; i++)
         if (ring[i]) ring_free(ring[i]);
 }

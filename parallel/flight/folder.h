@@ -15,17 +15,17 @@ typedef enum {
 typedef struct {
     int ranks; /* of the world */
     RankState *state;
-    RingFile **ring; /* [ranks] a silent rank's is that of an earlier dump, or NULL; an unknown
-                      * rank's is NULL */
-    int read, silent, unknown; /* ranks in each state */
+    RingFile **ring; /* [ranks] of a silent rank, the file of an earlier dump or NULL; of an unknown
+                        rank, NULL */
+    int read, silent, unknown; /* numbers of ranks in each state */
     bool several_hosts;        /* the ranks are on different machines, as far as that is known */
-    const RingFile *first; /* the first rank that was read, for the dump's name, its reason ... */
-    StringList damaged;    /* messages about files that cannot be read */
+    const RingFile *first;     /* file of the lowest rank that was read */
+    StringList damaged;        /* messages about files that cannot be read */
 } FlightFiles;
 
-/* Reads RUN/flight. After `seconds` the remaining files are left out (0: no limit). Returns false
- * and sets err if there is no dump; *missing is then true if there is no file at all. The caller
- * calls flight_files_free in both cases. */
+/* Reads the files in RUN/flight. After `seconds` the remaining files are left out (0: no limit).
+ * Returns false and sets err if there is no dump; *missing is then true if no file was found. The
+ * caller calls flight_files_free in both cases. */
 bool flight_files_read(FlightFiles *files, const char *run, double seconds, bool *missing,
                        char *err, size_t n);
 /* Does the same with files that have been parsed already, and takes ownership of them:

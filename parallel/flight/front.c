@@ -13,7 +13,7 @@ static const RingEntry *first_of(const RingFile *ring, int stream)
 
 bool front_is_at(const RingFile *ring, const RingEntry *entry)
 {
-    /* The host is in all of its unfinished entries: one encloses the next. */
+    /* The host is in all of its unfinished entries, because each encloses the next. */
     const RingEntry *first = first_of(ring, entry->stream);
     if (entry->stream == FLIGHT_HOST || first == entry) return true;
     if (first->kind != FLIGHT_EXCHANGE || entry->kind != FLIGHT_EXCHANGE) return false;
@@ -32,11 +32,12 @@ bool front_is_asynchronous(const RingFile *ring)
         busy += e->stream != FLIGHT_HOST && e->kind != FLIGHT_EXCHANGE;
     }
     /* A device whose calls are complete when they return has one unfinished call at a time, or
-     * several messages that are carried out together. */
+     * several messages that are carried out together. If more is unfinished, the host has
+     * continued. */
     return busy > 1;
 }
 
-/* Returns the stream that the entry waits for; FLIGHT_HOST: all of the device's. */
+/* Returns the stream that the entry waits for; FLIGHT_HOST: all streams of the device. */
 static int awaited(const RingEntry *wait)
 {
     for (int s = 0; s < GRAPH_STREAMS; s++)
@@ -51,8 +52,8 @@ static void add(Front *front, const RingEntry *entry)
     if (front->n < FRONT_MOST) front->entry[front->n++] = entry;
 }
 
-/* Adds the entry that the stream is in. If it waits for another stream, adds that stream's
- * entry. */
+/* Adds the entry that the stream is executing. If that is a wait for another stream, adds the other
+ * stream's entry instead. */
 static void add_stream(const RingFile *ring, int stream, Front *front)
 {
     const RingEntry *at = first_of(ring, stream);
@@ -72,8 +73,8 @@ static void add_stream(const RingFile *ring, int stream, Front *front)
         add(front, e);
 }
 
-/* Adds the entries that all streams of the device are in, or only the stream that the host waits
- * for. */
+/* Adds the entries that the device's streams are executing: of the stream for which `wait` waits,
+ * or of all streams. */
 static void add_device(const RingFile *ring, const RingEntry *wait, Front *front)
 {
     int only = wait ? awaited(wait) : FLIGHT_HOST;
@@ -84,7 +85,7 @@ static void add_device(const RingFile *ring, const RingEntry *wait, Front *front
 void front_find(const RingFile *ring, bool device, Front *front)
 {
     const RingEntry *host = NULL;
-    bool after = false; /* something on the device was issued after it and has not finished */
+    bool after = false; /* an unfinished entry of the device was issued after `host` */
     front->n = 0;
     for (int i = 0; i < ring->opens; i++) {
         const RingEntry *e = &ring->open[i];
@@ -97,7 +98,7 @@ void front_find(const RingFile *ring, bool device, Front *front)
         add_device(ring, host && host->kind == FLIGHT_WAIT ? host : NULL, front);
     if (front->n > 0 || host == NULL) return;
     add(front, host);
-    /* Messages of one group on the host. */
+    /* Adds the host's other messages of the same group of calls. */
     for (const RingEntry *e = host; host->kind == FLIGHT_EXCHANGE && e-- > ring->open;) {
         if (e->kind != FLIGHT_EXCHANGE || e->stream != FLIGHT_HOST) break;
         add(front, e);

@@ -5,11 +5,12 @@
 
 #include "model/core/json_cursor.h"
 
-/* Reads a key, after the comma or the bracket before it. */
+/* Reads a key and the comma or bracket before it. */
 bool line_take_key(JsonCursor *j, const char *key);
-/* Each of these reads a key and its value: a text of printable ASCII that needs no escape and is
- * shorter than `size`; an integer from `least` to `most`; one of `count` names, of which the index
- * is stored; a decimal number; such a number or null, which is NaN. */
+/* Each of these reads a key and its value. line_take_text: a text of printable ASCII that needs no
+ * escape and is shorter than `size`. line_take_int, line_take_small: an integer from `least` to
+ * `most`. line_take_name: one of `count` names, of which the index is stored. line_take_seconds: a
+ * decimal number. line_take_seconds_or_null: a decimal number or null, which is stored as NaN. */
 bool line_take_text(JsonCursor *j, const char *key, char *out, size_t size);
 bool line_take_int(JsonCursor *j, const char *key, int64_t least, int64_t most, int64_t *out);
 bool line_take_small(JsonCursor *j, const char *key, int least, int most, int *out);

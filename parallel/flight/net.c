@@ -11,8 +11,8 @@
 /* ---- the groups of all rings ------------------------------------------------------------------
  */
 
-/* A hash table of groups: index + 1; 0: empty. `again`: which of a rank's groups with the same name
- * and ranks it is. */
+/* A hash table of groups. index: the group's index in the net + 1; 0: empty. again: if a rank has
+ * several groups with the same name and ranks, the number of the group among them. */
 typedef struct {
     int *index, *again;
     size_t places; /* a power of two */
@@ -82,7 +82,7 @@ static void find_groups(Net *net)
 /* ---- their members ----------------------------------------------------------------------------
  */
 
-/* Returns the place of a rank in the group, or -1. */
+/* Returns the index of a rank in the group, or -1. */
 static int index_in(const RingGroup *group, int rank)
 {
     for (int r = 0, before = 0; r < group->runs; before += group->run[r++].count) {
@@ -109,7 +109,8 @@ static void make_members(NetGroup *group, const FlightFiles *files)
         }
 }
 
-/* Returns the last collective of its group at which the rank, or its device, has arrived. */
+/* Returns the number of the last collective of its group at which the rank, or its device, has
+ * arrived. */
 static int64_t arrived(const RingFile *ring, const RingPlace *place)
 {
     if (place->first == 0) return place->begun;
@@ -147,7 +148,8 @@ static void list_groups(Net *net)
     for (int rank = 0; rank < ranks; rank++)
         net->first[rank + 2] += net->first[rank + 1];
     net->in = must_calloc((size_t)net->first[ranks + 1] + 1, sizeof *net->in);
-    /* first[rank + 1] is where the next group of this rank goes, and in the end where they end. */
+    /* In the loop, first[rank + 1] is where the next group of this rank is stored. After the loop
+     * it is where the rank's groups end. */
     for (int g = 0; g < net->groups; g++)
         for (int i = 0; i < net->group[g].size; i++)
             net->in[net->first[net->group[g].member[i].rank + 1]++] = (struct NetIn){g, i};
@@ -234,7 +236,7 @@ bool net_unknown(const NetGroup *group)
     return group->size > 0 && group->member[group->by_begun[group->size - 1]].begun == INT64_MAX;
 }
 
-/* Returns the index that the peer's ring gives the group with this index of the net, or -1. */
+/* Returns the index in the peer's ring of the group that has index `group` in the net, or -1. */
 static int group_of_peer(const Net *net, int peer, int group)
 {
     const RingFile *ring = net->files->ring[peer];
@@ -243,7 +245,8 @@ static int group_of_peer(const Net *net, int peer, int group)
     return -1;
 }
 
-/* Returns the peer's end of a message, the unfinished entry with this number (-1: any), or NULL. */
+/* Returns the peer's end of a message: its unfinished entry for call number `call` (-1: any
+ * number), or NULL. */
 static const RingEntry *other_end(const RingFile *ring, int group, int rank, bool send,
                                   int64_t call)
 {

@@ -13,20 +13,22 @@
 #include <string.h>
 #include <time.h>
 
-/* Width of the labels, and how many waits are printed for people. */
+/* LABEL: width of the labels. WAITS: how many waits are printed for people. SIDES: nodes of a rank
+ * (search.h). */
 enum { LABEL = 12, WAITS = 20, SIDES = 2 };
 
 /* ---- for people --------------------------------------------------------------------------------
  */
 
-/* Prints a text that was allocated, and frees it. */
+/* Prints an allocated text, and frees it. */
 static void print_text(FILE *to, const char *label, char *text)
 {
     terminal_field(to, label, text, LABEL);
     free(text);
 }
 
-/* Does the same with a sentence, folded as a message, which keeps its parts together better. */
+/* Prints an allocated sentence, and frees it. Folds it as a message, which keeps its parts together
+ * better than print_text does. */
 static void print_sentence(FILE *to, const char *label, char *text)
 {
     char *line = text_format("%-*s%s", LABEL, label, text);
@@ -51,7 +53,7 @@ static void print_dump(FILE *to, const FlightFiles *files)
                            first->attempt, first->step));
 }
 
-/* Returns the ranks in this state, as a list. */
+/* Returns a text that lists the ranks in this state; the caller frees it. */
 static char *ranks_in(const FlightFiles *files, RankState state, int count)
 {
     char list[RANK_LIST_BYTES];
@@ -104,7 +106,7 @@ static void put_seconds(FILE *to, double seconds)
         fprintf(to, "%.6f", seconds);
 }
 
-/* Prints a text that was allocated as a string, and frees it. */
+/* Prints an allocated text as a string, and frees it. */
 static void put_text(FILE *to, const char *key, char *text)
 {
     fprintf(to, ",\"%s\":", key);
@@ -152,7 +154,8 @@ static void put_wait(FILE *to, const FlightReading *r, const ChainWait *w)
     fputc('}', to);
 }
 
-/* Prints one rank: whether it has answered, where it is, and what it is in. */
+/* Prints one rank: whether it has answered, its place in the grid and in training, and the entry
+ * that it is in. */
 static void put_rank(FILE *to, const FlightReading *r, int rank)
 {
     static const char *const state[] = {

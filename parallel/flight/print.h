@@ -6,10 +6,10 @@
 
 #include <stdio.h>
 
-/* Prints the dump, the cause, where it begins, what to do, and the first waits, in lines that fit a
- * terminal. */
+/* Prints when and why the dump was written, the cause of the hang, where it begins, what to do, and
+ * the first waits, in lines that fit a terminal. */
 void flight_print(FILE *to, const FlightReading *reading);
-/* Prints all of it as one JSON object, with an object for each rank. */
+/* Prints the whole analysis as one JSON object, which contains an object for each rank. */
 void flight_print_json(FILE *to, const FlightReading *reading);
 
 #endif

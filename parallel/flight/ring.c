@@ -18,12 +18,13 @@ typedef struct {
     RingFile *ring;
     JsonCursor j;
     int64_t entries, lines;    /* entries that the header announces; entries read so far */
-    int64_t n;                 /* number of the last entry */
+    int64_t n;                 /* number of the last entry that was read */
     int at[MOST_GROUPS + 1];   /* 1 + position in ring->group of the group with this number; 0:
                                 * none */
     int first[FLIGHT_STREAMS]; /* number of unfinished entries of each stream so far */
-    int extra[FLIGHT_STREAMS]; /* 1 + position in ring->open of the latest one after the first
-                                * RING_FIRST, which the next one replaces; 0: none */
+    int extra[FLIGHT_STREAMS]; /* 1 + position in ring->open of the stream's latest unfinished entry
+                                  after the first RING_FIRST, which the next such entry replaces; 0:
+                                  none */
 } Parse;
 
 /* ---- the header and the groups --------------------------------------------------------------- */
@@ -79,7 +80,8 @@ static bool take_run(Parse *p, RankRun *run)
         !json_take_int(j, &stride) || !json_expect(j, ',') || !json_take_int(j, &count) ||
         !json_expect(j, ']'))
         return false;
-    /* The first test keeps the product of the second one small. */
+    /* The first two lines keep the numbers small, so that the products in the last line cannot
+     * overflow. */
     if (first < 0 || first >= p->ring->ranks || count < 1 || count > p->ring->ranks ||
         stride < -COMM_MAX_RANKS || stride > COMM_MAX_RANKS || (stride == 0 && count > 1) ||
         first + (count - 1) * stride < 0 || first + (count - 1) * stride >= p->ring->ranks)

@@ -1,9 +1,9 @@
 /* ring.h -- parses a file of RUN/flight: the last entries that one rank has issued, as write.c has
  * written them. README.md describes the format.
  *
- * A file has thousands of entries, and a world thousands of files. So only what the search for a
- * cause needs is kept of each: the unfinished entries, how far the rank has got in each of its
- * groups, and its last calls there. */
+ * A file has thousands of entries, and a large world has thousands of files. So only what the
+ * search for a cause needs is kept of each file: the unfinished entries, how far the rank has got
+ * in each of its groups, and its last calls there. */
 #ifndef PARALLEL_FLIGHT_RING_H
 #define PARALLEL_FLIGHT_RING_H
 
@@ -12,11 +12,11 @@
 #include "parallel/comm/rank_runs.h"
 
 /* RING_FIRST: how many of a stream's first unfinished entries are kept, besides its last one.
- * RING_SEEN: how many of a group's last collectives are kept. RING_RUNS: the most runs of ranks in
- * a group. */
+ * RING_SEEN: how many of a group's last collectives are kept. RING_RUNS: the most runs of evenly
+ * spaced ranks in a group (rank_runs.h). RING_NAME, RING_HOST: bytes of texts. */
 enum { RING_FIRST = 8, RING_SEEN = 8, RING_RUNS = 4096, RING_NAME = 32, RING_HOST = 256 };
 
-/* An entry of the file. Numbers that it does not use are -1, and unused texts "". */
+/* An entry of the file. What an entry does not use is -1 (elements: 0) or an empty text. */
 typedef struct {
     int64_t n, call, elements, step, micro_batch;
     double begun, ended; /* seconds after the dump's time, usually negative; ended NaN: it has not
@@ -46,17 +46,18 @@ typedef struct {
     bool ended;
 } RingCall;
 
-/* How far a rank has got in a group's collectives, or in its messages to or from one peer. The
- * numbers are those of calls; 0: there is no such call in the file. */
+/* How far a rank has got in a group's collectives, or in its messages to or from one peer. begun,
+ * ended and first are numbers of calls; 0: there is no such call in the file. */
 typedef struct {
     int group;
     int peer; /* rank in the group; -1: collectives */
     bool send;
-    int64_t begun;   /* the last one begun */
-    int64_t ended;   /* the last one finished */
-    int64_t first;   /* the first one that has not finished; 0: all have */
-    double ended_at; /* when `ended` finished, in seconds after the dump's time */
-    RingCall *seen;  /* [RING_SEEN] call number i is at index i % RING_SEEN; NULL for messages */
+    int64_t begun;   /* the last call that has begun */
+    int64_t ended;   /* the last call that has finished */
+    int64_t first;   /* the first call that has not finished; 0: all have */
+    double ended_at; /* when call `ended` finished, in seconds after the dump's time */
+    RingCall *seen;  /* [RING_SEEN] the last collectives: call number i is at index i % RING_SEEN;
+                        NULL for messages */
 } RingPlace;
 
 /* The content of a file. */
@@ -73,7 +74,7 @@ typedef struct {
     int groups;
     RingEntry *open; /* [opens] unfinished entries, in ascending order */
     int opens;
-    RingEntry last; /* the last one that has finished; n 0: none */
+    RingEntry last; /* the entry that has finished last; its n is 0: none has */
     RingPlace *place;
     int places;
     double longest; /* seconds of the longest collective, message or work that has finished */
@@ -87,7 +88,7 @@ void ring_free(RingFile *ring);
 /* Returns how far the rank has got in the collectives of its group (peer -1), or in its messages to
  * (`send`) or from the peer; NULL: none of them is in the file. */
 const RingPlace *ring_place(const RingFile *ring, int group, int peer, bool send);
-/* Returns whether the entry is a message to the peer, not from it. */
+/* Returns whether the entry is a message that is sent to the peer, not received from it. */
 bool ring_sends(const RingEntry *entry);
 /* Returns the rank in the world of member number i of the group; -1: it is not known. */
 int ring_member(const RingGroup *group, int i);

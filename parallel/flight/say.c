@@ -8,8 +8,9 @@
 
 #include <stdlib.h>
 
-/* Seconds after which the remaining files are left out, because those of a large world have
- * gigabytes. LAST_READING: in a process that ends, which dumps.c lets wait no longer. */
+/* READING: seconds after which the remaining files are left out, because the files of a large world
+ * have gigabytes. LAST_READING: the same for a process that is about to end, because dumps.c does
+ * not let it wait longer. */
 static const double LAST_READING = 0.5, READING = 5;
 /* The most waits that are printed: those nearest to where the hang begins. ./train flight prints
  * the others, too. */
@@ -35,7 +36,8 @@ void flight_say(const char *run, Dump dump)
     bool missing, last = dump.reason != DUMP_SIGNAL;
     char err[512], *folder = shell_quoted_path(run);
     if (dump.alone) {
-        /* The files of the others are old, or not written yet. */
+        /* The other processes do not know of this dump, so their files are old or not written yet.
+         * They are not read. */
     } else if (flight_reading_open(&reading, run, last ? LAST_READING : READING, &missing, err,
                                    sizeof err)) {
         explain_all(last, &reading);

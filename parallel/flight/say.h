@@ -4,8 +4,8 @@
 
 #include "model/core/dumps.h"
 
-/* Prints on stderr, and to this thread's log, what the run's newest dump, `dump`, shows: who is
- * late, who waits for them, and the command that shows more. */
+/* Prints what `dump`, the run's newest dump, shows, on stderr and to this thread's log: which ranks
+ * are late, which ranks wait for them, and the command that shows more. */
 void flight_say(const char *run, Dump dump);
 
 #endif

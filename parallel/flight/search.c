@@ -12,7 +12,8 @@ typedef struct {
     Search *s;
     int *todo; /* nodes that are still to be examined */
     int n;
-    int *marked; /* [SIDES x groups] how many of the first members are already marked as wanted */
+    int *marked; /* [SIDES x groups] how many of a group's first members are already marked as
+                    wanted */
     int room;
 } Walk;
 
@@ -36,7 +37,7 @@ static void add_link(Walk *w, SearchLink link)
     s->node[link.node].waits = true;
 }
 
-/* Marks the first members of a group as wanted, as far as they are not yet. */
+/* Marks the members for which the link waits as wanted, as far as they are not marked yet. */
 static void want_members(Walk *w, const SearchLink *link)
 {
     const NetGroup *group = &w->s->net->group[link->group];
@@ -103,7 +104,8 @@ static void look(Walk *w, int node)
 /* ---- the order of links ------------------------------------------------------------------------
  */
 
-/* Collectives come first, by group, those with the largest keys first. Messages follow, by peer. */
+/* Orders links: collectives first, by group, those with the largest keys first; then messages, by
+ * peer. */
 static int compare_links(const void *a, const void *b)
 {
     const SearchLink *x = a, *y = b;
@@ -158,7 +160,7 @@ static void reach(Back *b, int node, int depth)
     b->todo[b->n++] = node;
 }
 
-/* Returns the first link to this peer, or where it would be. */
+/* Returns the index of the first link to this peer, or where it would be. */
 static int first_to_peer(const Search *s, int peer)
 {
     int low = 0, high = s->links;
@@ -172,7 +174,7 @@ static int first_to_peer(const Search *s, int peer)
     return low;
 }
 
-/* Reaches all nodes that wait for this one. */
+/* Sets the depths of all nodes that wait for this node. */
 static void follow_back(Back *b, int node)
 {
     Search *s = b->s;

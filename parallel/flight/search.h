@@ -7,13 +7,13 @@
 #include "parallel/flight/front.h"
 #include "parallel/flight/net.h"
 
-/* A rank's host (number 2 x rank) or device (2 x rank + 1). */
+/* A node of the search: a rank's host (node 2 x rank) or device (node 2 x rank + 1). */
 typedef struct {
     const RingEntry *in; /* the call in which it waits, or else the first entry that it is in; NULL:
                           * nothing is known, or it is between two entries */
     bool looked;         /* `in` and `waits` are known */
-    bool wanted;         /* somebody waits for it */
-    bool waits;          /* it waits for somebody, or in a call whose ranks are not known */
+    bool wanted;         /* another node waits for it */
+    bool waits;          /* it waits for another node, or in a call whose ranks are not known */
     int depth; /* number of waits on the way from it to the nodes given to search_depths; -1: there
                 * is no way */
 } SearchNode;
@@ -23,26 +23,26 @@ typedef struct {
     int node;
     const RingEntry *call;
     int group; /* of a collective: index in the net. The node waits for the group's first `behind`
-                * members */
-    bool here; /* in the order by_here: their devices have not arrived; else by_begun */
+                  members in the order by_here or by_begun */
+    bool here; /* true: by_here, because their devices have not arrived; false: by_begun */
     int behind;
-    int64_t key; /* these members are those with smaller numbers than this one */
+    int64_t key; /* number of a call; these members are those whose `here` or `begun` is smaller */
     int peer;    /* of a message: the node that it waits for; else -1 */
 } SearchLink;
 
 typedef struct {
     const Net *net;
     SearchNode *node; /* [2 x ranks] */
-    SearchLink *link; /* collectives first, by group and `here`; then messages, by peer */
+    SearchLink *link; /* sorted: collectives first, by group and `here`; then messages, by peer */
     int links;
 } Search;
 
-/* Follows the waits of all ranks that were read. The net must outlive the search. The work grows
+/* Follows the waits of all ranks that were read. The net must outlive the search. The time grows
  * with the sizes of all groups, whatever the number of ranks that wait in them. */
 void search_make(Search *search, const Net *net);
 void search_free(Search *search);
 /* Sets the depths: 0 for nodes[0..n), 1 for the nodes that wait for them, and so on. May be called
- * once. */
+ * only once. */
 void search_depths(Search *search, const int *nodes, int n);
 
 #endif

@@ -121,7 +121,8 @@ static const char *host_of(const void *of, int rank)
     return files->ring[rank] ? files->ring[rank]->host : "an unknown machine";
 }
 
-/* Writes "ranks 1, 2 (on n1, n2)" to text; of `all` ranks only the first n are given. */
+/* Returns "ranks 1, 2 (on n1, n2)", which the caller frees. If n < all, only the first n of `all`
+ * ranks are given. */
 static char *ranks_text(const FlightFiles *files, const int *rank, int n, int all)
 {
     char list[RANK_LIST_BYTES], hosts[RANK_HOSTS_BYTES];
@@ -132,7 +133,7 @@ static char *ranks_text(const FlightFiles *files, const int *rank, int n, int al
     return text_format("%s (%s)", list, hosts);
 }
 
-/* ---- where it begins ---------------------------------------------------------------------------
+/* ---- where the hang begins ---------------------------------------------------------------------
  */
 
 static char *begin_stopped(const FlightReading *r, const char *who)
@@ -160,7 +161,7 @@ static char *call_text(const RingCall *call)
                : must_strdup(call->name);
 }
 
-/* Ranks are in different calls. */
+/* Returns the text for ranks that are in different calls. */
 static char *begin_collective(const FlightReading *r, const char *who)
 {
     const Chain *c = &r->chain;
@@ -187,7 +188,7 @@ static char *begin_collective(const FlightReading *r, const char *who)
     return text;
 }
 
-/* The first of the ranks is in an entry, or between two. */
+/* Returns the text for late ranks of which the first is in an entry, or between two. */
 static char *begin_in(const FlightReading *r, const char *who)
 {
     const Chain *c = &r->chain;
@@ -214,7 +215,7 @@ static char *begin_in(const FlightReading *r, const char *who)
     return text;
 }
 
-/* Too little has been read. */
+/* Returns the text for a cause that is unknown because too few files were read. */
 static char *begin_unknown(const FlightReading *r)
 {
     char list[RANK_LIST_BYTES], waited[96] = "None of the others waits";
@@ -324,7 +325,7 @@ char *flight_words_advice(const FlightReading *r)
     };
     if (r->chain.cause == CAUSE_STOPPED) return advice_stopped(r);
     if (r->files.first->reason != DUMP_SIGNAL) {
-        /* The run has ended, so it leaves no other dump. */
+        /* The run has ended, so asking for another dump would be no help. */
         if (r->chain.cause == CAUSE_UNKNOWN)
             return must_strdup("read the error message with which the run has ended. If it hangs "
                                "again, read that dump, or ask for one before it ends (kill -USR2 "

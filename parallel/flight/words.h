@@ -13,27 +13,27 @@ typedef struct {
 } FlightReading;
 
 /* Reads and analyses the newest dump of a run. After `seconds` the remaining files are left out (0:
- * no limit). Returns false and sets err if there is no dump; *missing is then true if there is no
- * file at all. Otherwise the caller calls flight_reading_close. */
+ * no limit). Returns false and sets err if there is no dump; *missing is then true if no file was
+ * found. Otherwise the caller calls flight_reading_close. */
 bool flight_reading_open(FlightReading *reading, const char *run, double seconds, bool *missing,
                          char *err, size_t n);
 /* Does the same with files that have been parsed already, like flight_files_take. */
 void flight_reading_take(FlightReading *reading, RingFile **rings, int count);
 void flight_reading_close(FlightReading *reading);
 
-/* Each returns a text that the caller frees. */
+/* The following functions return texts that the caller frees. */
 
-/* Where the hang begins: "rank 2 (on n2) is late: it has waited 12.3 s for its training data, in
- * the forward pass of micro-batch 3 of step 12". */
+/* Returns where the hang begins: "rank 2 (on n2) is late: it has waited 12.3 s for its training
+ * data, in the forward pass of micro-batch 3 of step 12". */
 char *flight_words_begin(const FlightReading *reading);
-/* The ranks that wait in the same call: "ranks 0, 1, 3 have waited up to 12.3 s for rank 2 in
+/* Returns which ranks wait in the same call: "ranks 0, 1, 3 have waited up to 12.3 s for rank 2 in
  * all-reduce of 64 f32 (group dp, call 17), in the backward pass of micro-batch 3 of step 12". */
 char *flight_words_wait(const FlightReading *reading, const ChainWait *wait);
-/* What to do about the cause. */
+/* Returns what to do about the cause. */
 char *flight_words_advice(const FlightReading *reading);
-/* What an entry is: "all-reduce of 64 f32 (group dp, call 17)". */
+/* Returns a description of an entry: "all-reduce of 64 f32 (group dp, call 17)". */
 char *flight_words_entry(const RingFile *ring, const RingEntry *entry);
-/* Where in the training: "in the backward pass of micro-batch 3 of step 12". */
+/* Returns the place in training: "in the backward pass of micro-batch 3 of step 12". */
 char *flight_words_place(int64_t step, int64_t micro_batch, FlightAction action);
 
 #endif

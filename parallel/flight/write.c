@@ -53,7 +53,7 @@ static void put(Out *out, const char *text)
     put_bytes(out, text, strlen(text));
 }
 
-/* Puts at least `digits` digits in this base. */
+/* Puts x in this base, with at least `digits` digits. */
 static void put_digits(Out *out, uint64_t x, unsigned base, int digits)
 {
     char text[24], *at = text + sizeof text;
@@ -62,7 +62,7 @@ static void put_digits(Out *out, uint64_t x, unsigned base, int digits)
     put_bytes(out, at, (size_t)(text + sizeof text - at));
 }
 
-/* Each puts a key after a comma, and its value. */
+/* put_int and put_text put a comma, a key and its value. */
 static void put_int(Out *out, const char *key, int64_t value)
 {
     put(out, ",\"");

@@ -13,11 +13,11 @@ typedef struct {
     char text[1 << 16];
 } FlightRoom;
 
-/* Writes the rank's file in the folder that the descriptor `folder` belongs to, under a temporary
- * name first. Returns 0 or the errno value. `source`'s host has no character that JSON escapes. */
+/* Writes the rank's file to the folder with the descriptor `folder`, under a temporary name first.
+ * Returns 0 or the errno value. source->host must have no character that JSON escapes. */
 int flight_write(const FlightSource *source, Dump dump, int folder, FlightRoom *room);
 
-/* Returns whether the file of that rank in the folder is one of the dump with this name. */
+/* Returns whether the file of this rank in the folder belongs to the dump with this name. */
 bool flight_is_written(int folder, int rank, uint64_t name);
 
 #endif

@@ -1,4 +1,4 @@
-/* control.c -- see control.h. */
+/* control.c -- exchanges small values and decisions between ranks. See control.h. */
 #include "parallel/grid/control.h"
 
 #include "model/core/log.h"
@@ -42,7 +42,7 @@ bool control_agree(Comm *world, bool good, char *err, size_t n)
     /* The lowest rank that has failed has the largest of these values. */
     int64_t first = control_max(world, good ? 0 : world->size - world->rank);
     if (first == 0) return true;
-    /* A fixed size, because n may differ between ranks. */
+    /* The buffer has a fixed size, because n may differ between ranks. */
     char sentence[4096] = "";
     int root = world->size - (int)first;
     if (world->rank == root) error_set(sentence, sizeof sentence, "%s", err);

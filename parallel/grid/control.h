@@ -1,6 +1,6 @@
 /* control.h -- exchanges small values in host memory between the ranks' CPU threads, between steps,
- * so that all ranks decide the same. All ranks make the same calls in the same order, and each call
- * returns the same on all ranks. */
+ * so that all ranks come to the same decisions. All ranks make the same calls in the same order,
+ * and each call returns the same on all ranks. */
 #ifndef PARALLEL_GRID_CONTROL_H
 #define PARALLEL_GRID_CONTROL_H
 
@@ -16,8 +16,8 @@ void control_share(Comm *world, void *data, size_t bytes);
 /* Returns rank 0's text on all ranks, NULL if it is NULL; the caller frees it. `text` is read only
  * on rank 0. */
 char *control_share_text(Comm *world, const char *text);
-/* Returns whether all ranks are `good`. If not, it returns false on all ranks and sets err[0..n) to
- * the message of the lowest failed rank. */
+/* Returns whether `good` is true on all ranks. If not, sets err[0..n) on all ranks to the message
+ * of the lowest rank on which it is false. */
 bool control_agree(Comm *world, bool good, char *err, size_t n);
 
 /* Ends the program on all ranks with `code`; rank 0 prints the error message. For errors that all
@@ -25,8 +25,7 @@ bool control_agree(Comm *world, bool good, char *err, size_t n);
 void control_fail(const Comm *world, ExitCode code, const char *fmt, ...)
     __attribute__((noreturn, format(printf, 3, 4)));
 /* Ends the program (EXIT_CONFIG) if `value` is not the same on all ranks. The message contains
- * `what`, the verb of the message ("compute on"), both values, and `advice` on what to write.
- */
+ * `what`, the verb of the message ("computes on"), both values, and `advice` on what to write. */
 void control_require_alike(Comm *world, const char *what, const char *value, const char *advice);
 
 #endif

@@ -1,4 +1,4 @@
-/* gpus.c -- see gpus.h. */
+/* gpus.c -- assigns GPUs to ranks and checks the assignment. See gpus.h. */
 #include "parallel/grid/gpus.h"
 
 #include "model/core/check.h"
@@ -117,7 +117,8 @@ static GpuTwice first_twice(RankGpu *of, int n)
     return twice;
 }
 
-/* Two device numbers may be the same GPU, because CUDA_VISIBLE_DEVICES may list it twice. */
+/* Finds two ranks that have the same GPU; the result is the same on all ranks. Compares names of
+ * GPUs, because two device numbers may be the same GPU: CUDA_VISIBLE_DEVICES may list it twice. */
 static GpuTwice find_twice(Comm *world, const Device *dev)
 {
     /* With several machines, the ranks of each machine compare names only among themselves, because
@@ -152,8 +153,9 @@ static bool may_share(void)
     return several && strcmp(several, "1") == 0;
 }
 
-/* Does the same as require_own for ranks that a launcher has started, which may see different GPUs.
- * `gpus`: how many this rank sees. If it is one, the launcher may have given each rank its own. */
+/* Does the work of require_own for ranks that a launcher has started, which may see different GPUs.
+ * `gpus`: how many GPUs this rank sees. A rank that sees a single GPU may have been given its own.
+ */
 static void require_own_joined(Comm *world, const Device *dev, int64_t gpus)
 {
     static const char advice[] = "start as many ranks on a machine as it has GPUs, give each its "
@@ -218,7 +220,8 @@ Gpus gpus_agree(Comm *world, const Device *dev)
     bool joined = machines_of(world).joined;
     bool processes = joined || strcmp(launch_kind(world), "processes") == 0;
     int64_t there = dev->backend->place == PLACE_DEVICE ? device_count(dev) : 0;
-    /* If a rank has fallen back to its CPU, control_require_alike will report it. */
+    /* If any rank has no GPU, all return GPUS_NONE. If some ranks have one and others have fallen
+     * back to their CPUs, control_require_alike reports that later. */
     int64_t least = -control_max(world, -there);
     if (least == 0) return GPUS_NONE;
     if (least == 1 && !processes) return GPUS_ONE;

@@ -1,4 +1,5 @@
-/* grid.c -- see grid.h. */
+/* grid.c -- computes a rank's coordinates in the grid, and opens and connects its groups. See
+ * grid.h. */
 #include "parallel/grid/grid.h"
 
 #include "model/core/check.h"
@@ -173,8 +174,9 @@ GridNccl grid_nccl(const Config *config)
                       .timeout = config->parallel.timeout};
 }
 
-/* Only stages exchange messages, and connections for messages need much memory. Without chunks the
- * last and the first stage exchange no messages. */
+/* Returns how a group uses NCCL. Connections for messages need much memory, so only pipeline
+ * stages, which exchange messages, have them. The last and the first stage need a connection only
+ * with chunks. */
 static NcclUse use_of(const Grid *grid, const Comm *comm, const GridNccl *nccl)
 {
     NcclUse use = {0};

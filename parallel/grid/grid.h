@@ -11,10 +11,12 @@ typedef struct {
     GridPlace size, at; /* ranks on each axis; this rank's coordinates */
     Comm pp, dp, cp, tp;
     /* For ZeRO: the neighbouring dp ranks among which a unit of weights and gradients is divided,
-     * and the dp ranks that hold the same part of it. shard x replicate = dp. */
+     * and the dp ranks that hold the same part of it. The product of their sizes is the size of dp.
+     */
     Comm shard, replicate;
-    /* kv: the tensor-parallel ranks that share a key/value head. tie: the first and the last stage,
-     * if both hold a tied table. If there are none, the group contains only this rank. */
+    /* kv: the tensor-parallel ranks that share a key/value head. tie: the first and the last
+     * pipeline stage, if both hold the table that embedding and head share. Without such ranks, the
+     * group contains only this rank. */
     Comm kv, tie;
 } Grid;
 
@@ -28,7 +30,7 @@ typedef struct {
 /* How the groups use NCCL. */
 typedef struct {
     int pp, dp, replicate, tp, kv, tie; /* NcclUse.max_ctas of each group; shard uses that of dp */
-    bool chunks;    /* stages have several layer ranges, so the last sends to the first */
+    bool chunks; /* each stage has several ranges of layers, so the last stage sends to the first */
     double timeout; /* in seconds */
 } GridNccl;
 /* Returns the config's settings for NCCL. */
@@ -46,7 +48,8 @@ Grid grid_open(Comm *world, GridPlace size, const GridGroups *groups);
 void grid_prepare(Grid *grid, Device *dev, const GridNccl *nccl);
 /* Lets devices exchange data through NCCL. Creates an NCCL communicator for each axis and group of
  * several ranks, in the same order on all ranks; a shard group of all data-parallel ranks uses dp's
- * communicator. All ranks of the world call it together, after the last allocation of each. */
+ * communicator. All ranks of the world call it together, when each has made its last allocation of
+ * device memory. */
 void grid_connect(Grid *grid, Comm *world);
 /* Returns the approximate number of bytes of this rank's device memory that NCCL's communicators
  * will need. */
@@ -67,7 +70,7 @@ char *grid_shard_text(const Config *config, int data, char *text, size_t n);
 /* Returns whether some shard group spans several machines, so that the data it sends for every
  * micro-batch cross machines, which a smaller group would avoid. */
 bool grid_shard_is_spread(const Comm *world, GridPlace size, int shard);
-/* The same for a world that is not open; machine[r] is the machine of rank r. */
+/* Does the same for a world that is not open; machine[r] is the machine of rank r. */
 bool grid_shard_is_spread_over(const int *machine, GridPlace size, int shard);
 /* Lists all communicators of the grid: those of the axes, shard, replicate, kv and tie. */
 enum { GRID_COMMS = 8 };

@@ -23,8 +23,7 @@ typedef struct {
 
 typedef struct {
     double timeout; /* seconds that a rank waits for another one; 0: without limit */
-    GridPlace
-        size; /* size of the grid, for coordinates in messages; zeros: all ranks are on axis dp */
+    GridPlace size; /* for coordinates in messages; zeros: all ranks are on axis dp */
     bool processes; /* ranks are processes, not threads; a single one, too */
     /* The caller gets what rank 0's body writes to result[0..result_bytes), even if rank 0 was
      * another process. Pointers in it must point to memory that the caller allocated before the
@@ -38,8 +37,8 @@ typedef int (*LaunchBody)(Comm *world, void *context);
 
 /* Runs body(world, context) on `ranks` ranks at the same time and returns rank 0's exit code when
  * all have returned. Messages contain the coordinates of their rank, unless there is a single rank.
- * A single rank runs in the calling thread, or with options->processes in its own process; if it
- * uses CUDA and further processes are to be launched, the latter is necessary. A rank that fails
+ * A single rank runs in the calling thread, or with options->processes in its own process. It needs
+ * its own process if it uses CUDA and the caller will launch further processes. A rank that fails
  * ends all ranks (ends_share in check.h).
  *
  * Threads: rank 0 is the calling thread, the only one that receives signals, and the failure of a
@@ -78,15 +77,15 @@ int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void 
 
 /* To be called before a command that joins prints anything: reads the rank from the environment, so
  * that from here on only rank 0 prints. Until the ranks have joined, an error that one of them
- * finds ends all, and rank 0 prints it (launch_decline.h). argv: the command line, which must stay
- * valid; `command`: argv[1] is the name of a command. Does nothing if the environment is wrong:
- * launch_count reports that. */
+ * finds ends all of them, and rank 0 prints it (launch_decline.h). argv: the command line, which
+ * must stay valid; `command`: argv[1] is the name of a command. Does nothing if the environment is
+ * wrong: launch_count reports that. */
 void launch_take_place(int argc, char **argv, bool command);
-/* Returns the number of ranks of this command: those that the launcher has started; otherwise
- * `given`, or `otherwise` if that is 0. Ends the program (EXIT_USAGE) if the environment
- * contradicts itself, or if the launcher has started several processes and `given` is not 0 or
- * `kind` asks for threads. From here on the standard output of joined ranks other than rank 0 is
- * discarded. */
+/* Returns the number of ranks of this command. Under a launcher that is the number of ranks that it
+ * has started; without one, it is `given`, or `otherwise` if `given` is 0. Ends the program
+ * (EXIT_USAGE) if the environment contradicts itself, or if the launcher has started several
+ * processes and `given` is not 0 or `kind` asks for threads. From here on the standard output of
+ * joined ranks other than rank 0 is discarded. */
 int64_t launch_count(int64_t given, int64_t otherwise, LaunchKind kind);
 /* Joins the other ranks: connects to them as configured in the section `parallel`, and returns the
  * world. Ends the program with an exit code of the rendezvous (meeting.h), or with EXIT_CONFIG if
@@ -106,10 +105,10 @@ const char *launch_kind(const Comm *world);
 /* In a rank that is a process: returns the process that started the ranks. Returns 0 elsewhere. */
 pid_t launch_parent(void);
 /* In a rank that is a process: returns the real-time signal by which the launcher passes the
- * signals SIGINT, SIGTERM, SIGHUP and SIGUSR1 on to rank 0; its si_value.sival_int is the signal's
- * number. The rank ignores those signals themselves: a batch system may send them to every process,
- * and a pending signal of the same number would hide the one that the launcher passes on. Returns 0
- * elsewhere. */
+ * signals SIGINT, SIGTERM, SIGHUP and SIGUSR1 on to rank 0; its si_value.sival_int is the number of
+ * the signal that is passed on. The rank ignores those signals themselves: a batch system may send
+ * them to every process, and a pending signal of the same number would hide the one that the
+ * launcher passes on. Returns 0 elsewhere. */
 int launch_signal(void);
 
 #endif

@@ -1,4 +1,5 @@
-/* launch_decline.c -- see launch_decline.h. */
+/* launch_decline.c -- reports an error to the other ranks before this rank has connected to them.
+ * See launch_decline.h. */
 #include "parallel/grid/launch_decline.h"
 
 #include "model/core/check.h"
@@ -15,7 +16,8 @@ static struct {
     const Config *config;
 } own;
 
-/* Collects the --set options of the command line that concern the rendezvous, or all of them. */
+/* Collects the --set options of the command line: those that concern the rendezvous or, if `all`,
+ * every one. Returns their number. */
 static int collect_sets(const char **set, bool all)
 {
     static const char *const key[] = {
@@ -48,8 +50,9 @@ static const Config *read_config(const char **set, const ConfigContext *context)
     return config;
 }
 
-/* Returns the config, or at least one with the settings of the rendezvous. The caller frees it
- * unless it is own.config. */
+/* Returns the config that the command line names. If it cannot be read, returns a config that has
+ * at least the command line's settings of the rendezvous. The caller frees it unless it is
+ * own.config. */
 static const Config *some_config(void)
 {
     static const char any[] = "{\"model\": {\"vocab_size\": 256}, \"data\": {\"text\": \"none\"}}";
@@ -83,7 +86,7 @@ static bool decline(ExitCode *code, const char *sentence)
         at.options.sentence = sentence;
         meeting_hold(&meeting, &at.options, &theirs, err, sizeof err);
         if (!meeting.told && at.options.interface && theirs == EXIT_CONFIG) {
-            at.options.interface = NULL; /* it may be the error */
+            at.options.interface = NULL; /* its value may be the error */
             meeting_hold(&meeting, &at.options, &theirs, err, sizeof err);
         }
         if (meeting.told) *code = theirs;
@@ -97,7 +100,8 @@ static void tell(ExitCode code, const char *sentence, bool printed)
 {
     if (printed != (own.by.rank == 0)) return;
     launch_decline_end();
-    /* The message that rank 0 prints names this rank and its machine. */
+    /* Once rank 0 knows the error, it prints it with the number and the machine of this rank, so
+     * this rank exits silently. */
     if (decline(&code, sentence) && own.by.rank > 0) exit((int)code);
 }
 

@@ -14,7 +14,7 @@
  * uses parallel.rendezvous, .interface and .secret_file from the config that argv names and from
  * its --set, or their defaults. */
 void launch_decline_begin(const StartedBy *by, int argc, char **argv);
-/* The config has been read. */
+/* To be called when the config has been read: from then on the rendezvous uses its settings. */
 void launch_decline_config(const Config *config);
 void launch_decline_end(void);
 

@@ -39,7 +39,8 @@ bool launch_leads(void)
 
 /* ---- before the ranks have met --------------------------------------------------------------- */
 
-/* Rank 0 prints everything. Errors of other ranks contain the name of their machine. */
+/* Makes the error messages of this rank contain its number and its machine. Messages of rank 0
+ * contain neither. */
 static void take_place(const StartedBy *by)
 {
     char host[50] = "", place[64];
@@ -59,7 +60,7 @@ void launch_take_place(int argc, char **argv, bool command)
     launch_decline_begin(&by, argc, argv);
 }
 
-/* Only rank 0 prints on standard output, whatever the command. */
+/* Discards this rank's standard output: only rank 0 prints there, whatever the command. */
 static void close_output(void)
 {
     int fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -102,8 +103,8 @@ static void set_machines(const Meeting *meeting)
     free(of);
 }
 
-/* The secret is removed, so that child processes and readers of this process's memory do not see
- * it. */
+/* Removes the secret from the environment, so that child processes and readers of this process's
+ * memory do not see it. */
 static void forget_secret(void)
 {
     char *text = getenv("TRAIN_SECRET");
@@ -124,9 +125,9 @@ static void meet(Meeting *meeting, const Config *config)
     bool opened = good;
     if (good) good = meeting_hold(meeting, &at.options, &code, err, sizeof err);
     launch_meeting_close(&at);
-    /* All ranks know the error that ends a rendezvous, except a wrong parallel.interface. If this
-     * rank cannot reach rank 0, neither can the first rank of its machine, which prints the error.
-     */
+    /* All ranks know the error that ends a rendezvous, except a wrong parallel.interface, so no
+     * other error has to be reported to them. If this rank cannot reach rank 0, neither can the
+     * first rank of its machine, so only that one prints the error. */
     if (good || meeting->told || (opened && code != EXIT_CONFIG)) launch_decline_end();
     if (opened && code != EXIT_CONFIG) log_set_silent(own.by.rank > 0 && own.by.local_rank > 0);
     if (good) forget_secret();
@@ -134,7 +135,7 @@ static void meet(Meeting *meeting, const Config *config)
         set_machines(meeting);
         return;
     }
-    if (meeting->told && own.by.rank > 0) exit((int)code); /* rank 0 prints the same */
+    if (meeting->told && own.by.rank > 0) exit((int)code); /* rank 0 prints the error */
     fail(code, "%s", err);
 }
 
@@ -149,8 +150,9 @@ static bool is_own(const char *key)
     return false;
 }
 
-/* Returns whether both this rank and rank 0 have derived the value of the key. `from`: the same
- * differences seen from rank 0, whose `derived` is about rank 0's value. */
+/* Returns whether the value of the key was given neither to this rank nor to rank 0, so that both
+ * have derived it. `from`: the same differences seen from rank 0; there `derived` is about rank 0's
+ * value. */
 static bool is_computed(const ConfigDifference *difference, const ConfigDifference *from, int n)
 {
     for (int i = 0; i < n; i++)
@@ -198,7 +200,7 @@ static void require_same_config(const Config *config)
         control_fail(&own.world, EXIT_CONFIG, "%s", err);
 }
 
-/* Sets this rank's place in the grid, and its machine, for messages. */
+/* Makes this rank's messages contain its coordinates in the grid and its machine. */
 static void name_place(GridPlace size)
 {
     char place[64];
@@ -208,7 +210,7 @@ static void name_place(GridPlace size)
     log_set_rank(own.by.rank, place);
 }
 
-/* The links have taken over the descriptors. */
+/* Frees the meeting without closing its descriptors, which the links have taken over. */
 static void hand_over(Meeting *meeting)
 {
     meeting->listener = -1;
@@ -224,7 +226,7 @@ Comm *launch_join(const Config *config)
     if (!own.joined) return NULL;
     GridPlace size = config_grid(config, own.by.size);
     raise_limit_of_open_files();
-    /* They set environment variables, which is unsafe once there are other threads. */
+    /* These functions set environment variables, which is unsafe once there are other threads. */
     gpus_prepare_process(own.by.rank);
     openblas_prepare();
     launch_decline_config(config);
@@ -246,7 +248,7 @@ Comm *launch_join(const Config *config)
 
 /* ---- working --------------------------------------------------------------------------------- */
 
-/* Rank 0 works alone, however long it takes. */
+/* Runs the body on rank 0 alone. The other ranks wait for it without a time limit. */
 static int work_alone(LaunchBody body, void *context)
 {
     int code = EXIT_OK;

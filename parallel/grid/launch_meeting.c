@@ -1,4 +1,5 @@
-/* launch_meeting.c -- see launch_meeting.h. */
+/* launch_meeting.c -- fills in the options with which ranks find each other. See launch_meeting.h.
+ */
 #include "parallel/grid/launch_meeting.h"
 
 #include "model/core/check.h"
@@ -54,7 +55,7 @@ static bool find_port(const Environment *environment, int *port, char *err, size
                      text, MEETING_PORTS, MOST_PORT, MOST_PORT - MEETING_PORTS);
 }
 
-/* Ranks that know a secret connect at rank 0's address. */
+/* Sets the options for ranks that know a secret, which connect to rank 0's address. */
 static bool meet_at_master(LaunchMeeting *m, const Environment *environment, char *err, size_t n)
 {
     const char *master = value_of(environment, "MASTER_ADDR");
@@ -75,7 +76,8 @@ static bool meet_at_master(LaunchMeeting *m, const Environment *environment, cha
     return find_port(environment, &m->options.port, err, n);
 }
 
-/* Without a secret the ranks find each other by a file, which rank 0 writes. */
+/* Sets the options for ranks without a secret, which find each other by a file that rank 0 writes.
+ * `named`: the launcher's variables identify this start. */
 static bool meet_by_file(LaunchMeeting *m, const StartedBy *by, bool named, const Config *config,
                          char *err, size_t n)
 {
@@ -94,8 +96,9 @@ static bool meet_by_file(LaunchMeeting *m, const StartedBy *by, bool named, cons
 
 /* ---- what must be alike ---------------------------------------------------------------------- */
 
-/* Writes the hash of the program's file, or "unknown" if it cannot be read. The file may be large,
- * and all ranks read it at every start; it is compared among ranks that trust each other. */
+/* Writes the hash of the program's file, or "unknown" if it cannot be read. The hash is fast and
+ * not cryptographic: the file may be large, all ranks read it at every start, and they trust each
+ * other. */
 static void hash_program(char hex[PROGRAM_HASH_BYTES])
 {
     struct stat st;
@@ -111,7 +114,7 @@ static void hash_program(char hex[PROGRAM_HASH_BYTES])
     munmap(file, (size_t)st.st_size);
 }
 
-/* Replaces the end of a text that is too long for a fact by its hash. */
+/* Copies a text. If it is too long for a fact, replaces its end by a hash of the whole text. */
 static void shorten(char words[LAUNCH_WORD_BYTES], const char *text, size_t n)
 {
     enum { KEPT = 200 };
@@ -176,8 +179,9 @@ static const char *place_of(const void *context, int rank, char *buf, size_t n)
     return grid_place_text(m->size, rank, buf, n);
 }
 
-/* Finds out on which machines the launcher has started the ranks. If srun was given a distribution,
- * a variable contains it. Only with "block", the default, consecutive ranks are on one machine. */
+/* Finds out on which machines the launcher has started the ranks. If srun was given a distribution
+ * of tasks, a variable contains it. The lists can be used only with "block", the default, which
+ * places consecutive ranks on a machine. */
 static void find_hosts(LaunchMeeting *m, const StartedBy *by, const Environment *environment)
 {
     char err[512];

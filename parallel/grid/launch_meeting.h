@@ -17,7 +17,7 @@ typedef struct {
     char name[STARTED_BY_NAME], master[256];
     char binary[PROGRAM_HASH_BYTES], words[LAUNCH_WORD_BYTES];
     unsigned char secret[SHA256_BYTES];
-    StringList hosts; /* of all ranks, from the launcher; empty: not known */
+    StringList hosts; /* host of each rank, from the launcher; empty: not known */
     GridPlace size;
 } LaunchMeeting;
 
@@ -25,8 +25,8 @@ typedef struct {
  * parallel.secret_file, the ranks connect at the address in MASTER_ADDR (under SLURM, if that is
  * not set, at the first machine), near the port in MASTER_PORT. Without a secret they find each
  * other by a file in parallel.rendezvous, which is named after the start (started_by_meeting).
- * Returns false and sets *code and err if none of this determines a place. `words`: from
- * launch_words; NULL: none. The structure must not be moved afterwards. */
+ * Returns false and sets *code and err if these settings do not determine where the ranks meet.
+ * `words`: from launch_words; NULL: none. The structure must not be moved afterwards. */
 bool launch_meeting_open(LaunchMeeting *m, const StartedBy *by, const Environment *environment,
                          const Config *config, const char *words, ExitCode *code, char *err,
                          size_t n);

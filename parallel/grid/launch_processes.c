@@ -36,8 +36,9 @@ int launch_signal(void)
 
 /* ---- in the process of a rank ---------------------------------------------------------------- */
 
-/* Stop requests come only from the launcher, to rank 0. Every rank is in its own process group, so
- * Ctrl-C in a terminal does not reach it. It may print although it is not in the foreground. */
+/* Prepares a rank so that only the launcher can ask it to stop; the launcher asks only rank 0. The
+ * rank gets its own process group, so Ctrl-C in a terminal does not reach it. It ignores SIGTTOU,
+ * so it may print although it is not in the foreground. */
 static void prepare_signals(const Launcher *l)
 {
     static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
@@ -46,12 +47,13 @@ static void prepare_signals(const Launcher *l)
     sigaddset(&received, launcher_signal());
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) {
         signal(ignored[i], SIG_IGN);
-        sigaddset(&received, ignored[i]); /* a second signal ends rank 0 by its default action */
+        sigaddset(&received, ignored[i]); /* not blocked: once rank 0 has restored its default
+                                             action, a second signal ends it */
     }
     signal(SIGTTOU, SIG_IGN);
     setpgid(0, 0);
     sigprocmask(SIG_SETMASK, &l->usual, NULL);
-    /* The mask that the launcher has inherited may block them. */
+    /* The signal mask that the launcher has inherited may block these signals. */
     sigprocmask(SIG_UNBLOCK, &received, NULL);
 }
 
@@ -82,8 +84,8 @@ static void be_rank(const Launcher *l, int rank, LaunchBody body, void *context)
 static void be_rank(const Launcher *l, int rank, LaunchBody body, void *context)
 {
     char place[64];
-    /* The kernel ends this process together with the launcher, which may have ended before this
-     * call. */
+    /* Asks the kernel to kill this process when the launcher ends. If the launcher has ended before
+     * this call, this process already has another parent. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher_process) _exit(EXIT_PEER_LOST);
     prepare_signals(l);
@@ -101,8 +103,8 @@ static void be_rank(const Launcher *l, int rank, LaunchBody body, void *context)
     ends_share(false);
     atomic_store(&l->note[rank].left, true);
     if (rank == 0) {
-        /* The reader of the output may be slow. After the result this process has a limited time to
-         * end. */
+        /* The output is flushed before the result is sent: its reader may be slow, and after the
+         * result this process has only a limited time to end. */
         fflush(stdout);
         send_result(l, code);
     }

@@ -16,8 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Seconds that the other ranks have to end after one has failed; then they are killed. Rank 0's
- * order to end reaches them within two. */
+/* After one rank has failed, the others have this many seconds to end; then they are killed. Rank
+ * 0's order to end reaches them within two seconds. */
 static const double SECONDS_TO_END = 5;
 /* How many milliseconds the launcher waits until its message can be written. If nobody reads the
  * output, it ends without printing it. */
@@ -36,8 +36,8 @@ void launcher_kill(const Launcher *l, int number)
         if (l->rank[r].process > 0 && !l->rank[r].ended) kill(l->rank[r].process, number);
 }
 
-/* Ranks that have not ended after so many seconds are killed. Time in which this process is stopped
- * does not count. */
+/* Lets the ranks be killed that have not ended after `seconds` seconds. Time in which this process
+ * is stopped does not count. */
 static void limit_end(Launcher *l, double seconds)
 {
     if (l->left_to_end < 0 || seconds < l->left_to_end) l->left_to_end = seconds;
@@ -74,7 +74,7 @@ static void receive_result(Launcher *l)
     if (o->timeout > 0) limit_end(l, o->timeout + SECONDS_TO_END);
 }
 
-/* If a signal that a user sends ended rank 0, it is to end this process in the same way. */
+/* If a signal from a user has ended rank 0, notes that the same signal is to end this process. */
 static void note_signal_of_rank_0(Launcher *l)
 {
     const RankProcess *rank = &l->rank[0], *first = &l->rank[l->first < 0 ? 0 : l->first];
@@ -82,8 +82,8 @@ static void note_signal_of_rank_0(Launcher *l)
     bool same = by && sigismember(&l->passed, by) == 1;
     bool asked =
         same || (l->passed_on && (by == launcher_signal() || (rank->killed && l->passed_two)));
-    /* Another rank may have failed before. But if it failed only because it lost rank 0, its end
-     * was merely noticed first. */
+    /* If another rank has failed before, the signal is not the cause. But if that rank failed only
+     * because it lost rank 0, its end was merely noticed first. */
     bool failed = l->first >= 0 && (died(first) || exit_code(first) != EXIT_PEER_LOST);
     if (failed || !(asked || by == SIGPIPE)) return;
     l->fatal = same || !asked ? by : l->passed_on;
@@ -123,14 +123,14 @@ static void collect_ends(Launcher *l)
 
 /* ---- ranks that cannot end by themselves ----------------------------------------------------- */
 
-/* Counts how long rank 0 has been stopped. Other ranks that wait for it end the run, but only if
- * they wait in a call with a deadline. If another rank is stopped, rank 0 itself knows whether a
- * rank waits for it. If all ranks are stopped, that is intended. */
+/* Ends the run if rank 0 is stopped for too long while another rank is not. Ranks that wait for
+ * rank 0 end the run themselves only in a call with a deadline. If another rank is stopped, rank 0
+ * notices whether a rank waits for it. If all ranks are stopped, that is intended. */
 static void count_stopped(Launcher *l, double passed)
 {
     double timeout = l->options->timeout;
     int stopped = 0;
-    if (l->too_late) return; /* `stood` is in the message */
+    if (l->too_late) return; /* `stood` will be printed, so it stays as it is */
     for (int r = 0; r < l->ranks; r++)
         stopped += l->rank[r].stopped;
     if (!l->rank[0].stopped) l->stood = 0;
@@ -141,7 +141,8 @@ static void count_stopped(Launcher *l, double passed)
     limit_end(l, 0);
 }
 
-/* Kills the ranks that should have ended by now. A stopped rank would not end by itself. */
+/* Kills the ranks that should have ended by now and, after a failure, the stopped ones, which would
+ * not end by themselves. */
 static void kill_late_ranks(Launcher *l, double passed)
 {
     if (l->left_to_end > 0) l->left_to_end = fmax(l->left_to_end - passed, 0);
@@ -164,12 +165,12 @@ static void stop_together(Launcher *l)
     sigaddset(&stop, SIGTSTP);
     launcher_kill(l, SIGSTOP);
     raise(SIGTSTP);
-    sigprocmask(SIG_UNBLOCK, &stop, NULL); /* it stops here */
+    sigprocmask(SIG_UNBLOCK, &stop, NULL); /* this process stops here */
     sigprocmask(SIG_BLOCK, &stop, NULL);
     launcher_kill(l, SIGCONT);
 }
 
-/* The user's queue of signals may be full. Then the rest is sent later. */
+/* Sends the waiting signals to rank 0, or some of them if the user's queue of signals is full. */
 static void pass_on(Launcher *l)
 {
     int sent = 0;
@@ -187,12 +188,12 @@ static void take_signal(Launcher *l, int number)
     if (number == SIGTSTP) {
         stop_together(l);
     } else if (number == SIGUSR2) {
-        launcher_kill(l, SIGUSR2); /* to all: rank 0 may be stopped */
+        launcher_kill(l, SIGUSR2); /* not only to rank 0, which may be stopped */
     } else if (l->rank[0].ended) {
-        limit_end(l, 0); /* the result of the launch is known */
+        limit_end(l, 0); /* the outcome of the launch is known, so the other ranks are killed */
     } else {
-        /* The second one ends rank 0 at once, and so the run; but not if rank 0 is stopped. A
-         * closing terminal sends SIGHUP twice. */
+        /* A second signal ends rank 0, and so the run. If rank 0 is stopped, the time limit ends
+         * it. SIGHUP does not count: a closing terminal sends it twice. */
         if (l->passed_on && number != SIGHUP) {
             l->passed_two = true;
             limit_end(l, SECONDS_TO_END);
@@ -213,11 +214,11 @@ void launcher_prepare(Launcher *l)
         fail(EXIT_NO_MEMORY, "no memory that the ranks share: %s", strerror(errno));
     sigemptyset(&l->passed);
     sigemptyset(&l->signals);
-    /* If SIGCHLD is ignored, as a process may inherit it, children leave no exit status. */
+    /* This process may have inherited that SIGCHLD is ignored, which discards exit statuses. */
     sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, &l->child);
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
-        /* An ignored signal that is blocked would still arrive: nohup ignores SIGHUP, and a shell
-         * without job control ignores SIGTSTP, and SIGINT in the background. */
+        /* A blocked signal arrives even if it is ignored, so ignored ones stay unblocked: nohup
+         * ignores SIGHUP, and a shell without job control SIGTSTP, and SIGINT in the background. */
         sigaction(taken[i], NULL, &was);
         if (was.sa_handler != SIG_IGN) sigaddset(&l->signals, taken[i]);
     }
@@ -231,7 +232,7 @@ void launcher_wait(Launcher *l)
     while (l->running > 0) {
         double start = seconds_now();
         int number = sigtimedwait(&l->signals, NULL, &period);
-        double passed = fmin(seconds_now() - start, PERIOD); /* not while this process is stopped */
+        double passed = fmin(seconds_now() - start, PERIOD); /* leaves out time while stopped */
         if (number > 0) take_signal(l, number);
         pass_on(l);
         receive_result(l);
@@ -255,7 +256,7 @@ static bool any_ended_badly(const Launcher *l)
     return false;
 }
 
-/* The result is final, whatever happened to ranks that only had to exit. */
+/* Warns of ranks that did not exit properly after their work; the result is final nevertheless. */
 static void warn_of_ends(const Launcher *l)
 {
     for (int r = 0; r < l->ranks; r++) {
@@ -289,8 +290,8 @@ static bool rank_0_was_lost(const Launcher *l)
     return false;
 }
 
-/* Returns a rank that has printed why it ends, the first one that failed if that did; NULL: none.
- */
+/* Returns a rank that has printed why it ends: the first one that failed, if it has printed that,
+ * otherwise any other. Returns NULL if no rank has. */
 static const RankProcess *speaker(const Launcher *l)
 {
     for (int i = -1; i < l->ranks; i++) {
@@ -300,8 +301,8 @@ static const RankProcess *speaker(const Launcher *l)
     return NULL;
 }
 
-/* For the case that all ranks end with `code` and none has printed why. Writes to text which rank
- * was killed meanwhile, if one was: rank 0 had allowed it to print the error. */
+/* For the case that all ranks end with `code` and none has printed why. If a rank was killed,
+ * writes to text that this rank could not print the error; rank 0 had left that to it. */
 static void name_silenced(const Launcher *l, int code, char *text, size_t n)
 {
     int r = 0;
@@ -343,8 +344,8 @@ static int explain(const Launcher *l, char *text, size_t n)
         snprintf(text, n, "the process of rank 0 ended before its work was done");
         return EXIT_PEER_LOST;
     }
-    /* Before it ends, rank 0 sends its exit code to all ranks, unless something else has ended it.
-     */
+    /* If rank 0 ends by itself, it first sends its exit code to all ranks. But here a rank has lost
+     * its connection to rank 0 without that, so something else has ended rank 0. */
     if (WEXITSTATUS(zero->status) != EXIT_PEER_LOST && rank_0_was_lost(l)) {
         snprintf(text, n, "the process of rank 0 ended with code %d before its work was done",
                  WEXITSTATUS(zero->status));
@@ -390,7 +391,7 @@ int launcher_end(Launcher *l)
         sigaddset(&fatal, l->fatal);
         signal(l->fatal, SIG_DFL);
         raise(l->fatal);
-        sigprocmask(SIG_UNBLOCK, &fatal, NULL); /* it ends here */
+        sigprocmask(SIG_UNBLOCK, &fatal, NULL); /* this process ends here */
     }
     sigprocmask(SIG_SETMASK, &l->usual, NULL);
     return code;

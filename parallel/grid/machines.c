@@ -1,5 +1,5 @@
-/* machines.c -- see machines.h. The description of the world takes as many bytes as it has ranks
- * and machines, once in each process. */
+/* machines.c -- stores and looks up which ranks are on which machine. See machines.h. Each process
+ * has one description of the world, whose size is proportional to the number of ranks. */
 #include "parallel/grid/machines.h"
 
 #include "model/core/check.h"
@@ -33,7 +33,7 @@ void machines_forget(void)
     known.of = NULL;
 }
 
-/* For sorting the ranks by machine, and those of a machine by rank. */
+/* A rank and its machine, for sorting the ranks by machine, and those of one machine by rank. */
 typedef struct {
     int machine, rank;
 } RankAt;
@@ -50,7 +50,8 @@ void machines_set(int ranks, const MachineOfRank *of)
     CHECK(ranks >= 1, "%d ranks", ranks);
     machines_forget();
     RankAt *place = must_calloc((size_t)ranks, sizeof *place);
-    int *lowest = must_calloc((size_t)ranks, sizeof *lowest); /* of the rank's machine */
+    int *lowest = must_calloc(
+        (size_t)ranks, sizeof *lowest); /* lowest[r]: the lowest rank on the machine of rank r */
     known.machine = must_calloc((size_t)ranks, sizeof *known.machine);
     known.local = must_calloc((size_t)ranks, sizeof *known.local);
     for (int r = 0; r < ranks; r++)
@@ -76,7 +77,7 @@ void machines_set(int ranks, const MachineOfRank *of)
     known.ranks = ranks;
 }
 
-/* Returns whether the world is the one that is described. */
+/* Returns whether `world` is the world that `known` describes. */
 static bool is_known(const Comm *world)
 {
     return world != NULL && known.ranks == world->size && !comm_is_counted(world);
@@ -137,7 +138,8 @@ int machines_share_cores(Comm *world)
     Machines own = machines_of(world);
     uint64_t mine = pool_cores_hash();
     int alike = 0;
-    /* Threads and forked processes have inherited the same set. */
+    /* Threads and forked processes have inherited the same set of CPU cores, so all of them share
+     * it. */
     if (!own.joined) return own.local_ranks;
     Comm here = machines_split(world);
     uint64_t *all = must_calloc((size_t)here.size, sizeof *all);

@@ -21,11 +21,13 @@ typedef struct {
  * `world` is NULL, or of another size than the world described by machines_set, all ranks are on
  * one machine. */
 Machines machines_of(const Comm *world);
-/* Return, in this order: the machine of a rank; the lowest rank of a machine; the number of its
- * ranks; its name for messages, "" if it is not known. */
+/* Returns the number of the machine of a rank. */
 int machines_machine(const Comm *world, int rank);
+/* Returns the lowest rank of a machine. */
 int machines_first(const Comm *world, int machine);
+/* Returns the number of ranks of a machine. */
 int machines_ranks(const Comm *world, int machine);
+/* Returns the name of a machine for messages; "" if it is not known. */
 const char *machines_host(const Comm *world, int machine);
 /* Returns the group of the ranks of this machine, in rank order. All ranks of the world call it,
  * and close the group. */
@@ -41,14 +43,16 @@ int machines_share_cores(Comm *world);
  * Returns `text`. */
 char *machines_place(const Comm *world, int rank, char *text, size_t n);
 
-/* The machine of one rank. Equal numbers are the same machine; they may have gaps. */
+/* The machine of one rank. Ranks with equal numbers are on the same machine; the numbers may have
+ * gaps. */
 typedef struct {
     int machine;
     const char *host; /* its name; read from the lowest rank of each machine, and copied */
 } MachineOfRank;
-/* From now on worlds of `ranks` ranks have these machines, and their ranks are `joined`. To be
- * called in the process of each rank before it uses the functions above, with the same values on
- * all ranks; in tests, once before threads are started. machines_forget undoes this. */
+/* Stores the machine of each rank. From then on, a world of `ranks` ranks has these machines, and
+ * Machines.joined is true for it. To be called in the process of each rank before it uses the
+ * functions above, with the same values on all ranks. Tests, whose ranks are threads, call it once
+ * before they start the threads. machines_forget undoes this. */
 void machines_set(int ranks, const MachineOfRank *of);
 void machines_forget(void);
 

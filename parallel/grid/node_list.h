@@ -1,4 +1,4 @@
-/* node_list.h -- SLURM's lists of machines, such as "n[1-2,5],gpu-07". */
+/* node_list.h -- expands SLURM's lists of machines, such as "n[1-2,5],gpu-07". */
 #ifndef PARALLEL_GRID_NODE_LIST_H
 #define PARALLEL_GRID_NODE_LIST_H
 

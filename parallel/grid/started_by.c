@@ -1,6 +1,6 @@
-/* started_by.c -- the table of launchers and their environment variables, read strictly. The values
- * are those that Open MPI 4.1, MPICH 4.0, SLURM 22.05 and torchrun set; the tests contain recorded
- * environments of each. */
+/* started_by.c -- the table of launchers, and the strict reading of their environment variables.
+ * The variables are those that Open MPI 4.1, MPICH 4.0, SLURM 22.05 and torchrun set; the tests
+ * contain recorded environments of each. */
 #include "parallel/grid/started_by.h"
 
 #include "model/core/check.h"
@@ -174,8 +174,8 @@ static bool check_below(const Reader *r, const char *name, int number, const cha
                                        name, number, bound, limit);
 }
 
-/* Reads the number of ranks of this machine from a list such as "2(x3),1": two on each of three
- * machines, one on the last. *size is not changed if the launcher has no such variable. */
+/* Reads the number of ranks of this machine from a list such as "2(x3),1": two on each of the first
+ * three machines, one on the fourth. *size is not changed if the launcher has no such variable. */
 static bool read_local_sizes(const Reader *r, int *size)
 {
     const Launcher *l = r->launcher;

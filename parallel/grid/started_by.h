@@ -24,14 +24,15 @@ typedef struct Launcher {
     const char *command; /* what a user types before ./train: "mpirun" */
     /* Returns whether the environment is this launcher's. */
     bool (*holds)(const Environment *environment);
-    /* The names of variables; NULL if the launcher has none. Ranks of this machine are local. */
+    /* The names of the variables for the rank and the number of ranks, among all ranks and among
+     * the ranks of this machine (local); NULL if the launcher has no such variable. */
     const char *rank, *size, *local_rank, *local_size;
     /* The numbers of ranks of all machines, such as "2(x3),1", and the position of this machine in
      * that list. */
     const char *local_sizes, *machine;
     const char *other; /* one more variable that must be set */
     /* The variables that together identify one start of these ranks. `instead`: used if one of them
-     * is not set. `more`: an optional one. */
+     * is not set. `more`: added if it is set. */
     const char *identity[2], *instead, *more;
     const char *nodes; /* the machines, as a list such as "n[1-2]" */
 } Launcher;
@@ -74,7 +75,8 @@ const char *started_by_variables(const StartedBy *s, const Environment *environm
 
 /* Writes a name that is the same on all ranks of this start and different for other starts:
  * "slurm-7-0" is step 0 of job 7, "torchrun-n1-29400" a start by torchrun on machine n1. Returns
- * false and writes "" if the launcher sets no such variable, as MPICH's mpiexec. */
+ * false and writes "" if the launcher sets no variable that identifies the start, which is true of
+ * MPICH's mpiexec. */
 bool started_by_meeting(const StartedBy *s, const Environment *environment,
                         char name[STARTED_BY_NAME]);
 

@@ -1,6 +1,7 @@
-/* tp.c -- see tp.h. Megatron-LM's operators f and g and their transposes (arXiv:1909.08053). They
- * sum over the ranks. With sequence parallelism, where each rank has a part of the rows outside
- * regions, they are all-gathers and reduce-scatters instead (arXiv:2205.05198). */
+/* tp.c -- implements tp.h with Megatron-LM's operators f and g and their transposes
+ * (arXiv:1909.08053), which sum over the ranks. With sequence parallelism, where each rank has a
+ * part of the rows outside regions, they are all-gathers and reduce-scatters instead
+ * (arXiv:2205.05198). */
 #include "parallel/grid/tp.h"
 
 #include "model/core/check.h"
@@ -15,8 +16,8 @@ typedef struct {
     bool on_its_way;
 } Group;
 
-/* The operator if nothing is sent: every operator in a group of one rank; in larger groups those
- * whose transpose is a sum. */
+/* An operator that sends nothing. In a group of one rank every operator is this one; in larger
+ * groups, those whose transpose is a sum. */
 static void same(void *self, Tensor dst, Tensor src)
 {
     (void)self;
@@ -25,8 +26,8 @@ static void same(void *self, Tensor dst, Tensor src)
           (long long)tensor_count(src));
 }
 
-/* dst (all rows) = src if it is the same on all ranks, or else the concatenated rows of all ranks.
- */
+/* Sets dst (all rows) to the concatenated rows of all ranks. If src has all rows, which are the
+ * same on all ranks, dst must be src. */
 static void whole_rows(void *self, Tensor dst, Tensor src)
 {
     Group *g = self;
@@ -36,7 +37,8 @@ static void whole_rows(void *self, Tensor dst, Tensor src)
         comm_all_gather(g->comm, g->dev, dst, src);
 }
 
-/* dst = the sum over the ranks of src (all rows), or this rank's rows of it. */
+/* Sets dst to the sum of src (all rows) over the ranks or, if dst has fewer rows, to this rank's
+ * rows of that sum. */
 static void sum_rows(Group *g, Device *on, Tensor dst, Tensor src)
 {
     if (tensor_count(dst) == tensor_count(src)) {

@@ -13,7 +13,7 @@
  * group of one rank nothing is sent; each operator checks that dst and src are the same tensor.
  * comm and dev, which must be open, must outlive the region. */
 Region tp_region_open(Comm *comm, Device *dev, bool sequence_parallel);
-/* No sum may be pending. Does nothing for a zeroed region. */
+/* Frees a region; no sum may be pending. Does nothing for a zeroed region. */
 void tp_region_close(Region *region);
 
 #endif

@@ -1,4 +1,4 @@
-/* channel.c -- messages over a connected socket. */
+/* channel.c -- sends and receives messages over a connected socket. See channel.h. */
 #include "parallel/meeting/channel.h"
 
 #include "model/core/check.h"

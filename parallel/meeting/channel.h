@@ -1,4 +1,5 @@
-/* channel.h -- inside parallel/meeting: messages over a connected socket. Nothing here waits. */
+/* channel.h -- inside parallel/meeting: sends and receives messages over a connected socket. No
+ * function here waits. */
 #ifndef PARALLEL_MEETING_CHANNEL_H
 #define PARALLEL_MEETING_CHANNEL_H
 
@@ -17,7 +18,7 @@ typedef struct {
 
 /* Takes over a connected socket. */
 void channel_open(Channel *c, int fd);
-/* Closes it and frees the rest. */
+/* Closes the socket and frees the rest. */
 void channel_close(Channel *c);
 /* Frees the channel without closing the socket, and returns the socket. */
 int channel_release(Channel *c);
@@ -25,8 +26,9 @@ int channel_release(Channel *c);
 void channel_put(Channel *c, MessageKind kind, const Bytes *body);
 /* Sends what can be sent now. Returns whether nothing is left. */
 bool channel_flush(Channel *c);
-/* Receives the next message if it has arrived, and nothing after it. *kind is an unchecked number
- * from the other side. The body is valid until the next call. */
+/* Returns whether the next message has arrived, and if so sets *kind, *body and *n. Reads no bytes
+ * after that message. *kind is an unchecked number from the other side. The body is valid until the
+ * next call. If the body has more than `most` bytes, sets c->wrong. */
 bool channel_take(Channel *c, size_t most, int *kind, const unsigned char **body, size_t *n);
 
 #endif

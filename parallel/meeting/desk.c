@@ -1,4 +1,4 @@
-/* desk.c -- what rank 0 decides while ranks arrive. */
+/* desk.c -- what rank 0 decides while ranks arrive. See desk.h. */
 #include "parallel/meeting/desk.h"
 
 #include "model/core/check.h"
@@ -106,8 +106,8 @@ static void count_facts(Desk *d, const Greeting *g, double now)
         int at = 0;
         while (at < fact->values && strcmp(fact->value[at].text, text) != 0)
             at++;
-        /* If there are more different values than room for them, the last one counts for all
-         * others. */
+        /* If there are more different values than entries, the last entry counts all further
+         * values. */
         at = (int)min_i64(at, DESK_VALUES - 1);
         DeskValue *value = &fact->value[at];
         if (at == fact->values) {
@@ -121,8 +121,9 @@ static void count_facts(Desk *d, const Greeting *g, double now)
     }
 }
 
-/* Fails because of the first fact that differs. The value that most ranks have counts as right. If
- * two are equally frequent, the one counted first does: rank 0 arrives first. */
+/* If a fact differs between ranks, lets the meeting fail because of the first such fact. The value
+ * that most ranks have counts as right. If two values are equally frequent, the one that was
+ * counted first counts as right, because rank 0 arrives first. */
 static void fail_odd(Desk *d)
 {
     char rank[192];
@@ -226,7 +227,8 @@ double desk_tick(Desk *d, double now, char *notice, size_t n)
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* Uses the launcher's local ranks of a machine only if each of 0, 1, ... occurs once. */
+/* Sets `told` of each machine: the launcher's local ranks there are used only if each of 0, 1, ...
+ * occurs once. */
 static void check_local_ranks(Desk *d)
 {
     int size = d->o->size, *begin = must_calloc((size_t)d->machines + 1, sizeof *begin);
@@ -272,7 +274,7 @@ void desk_table(Desk *d, Table *t)
 
 const char *desk_missing(const Desk *d, bool ready, char *text, size_t n)
 {
-    enum { RUNS = 8 }; /* are listed */
+    enum { RUNS = 8 }; /* how many runs of ranks are listed */
     int size = d->o->size, left = size - (ready ? d->ready : d->here), runs = 0;
     size_t used = (size_t)snprintf(text, n, left == 1 ? "rank" : "ranks");
     for (int i = 0, last; i < size && used < n; i = last + 1) {

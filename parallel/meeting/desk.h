@@ -7,14 +7,14 @@
 #include "parallel/meeting/message.h"
 
 typedef enum {
-    DESK_WAITS,  /* for ranks to arrive */
+    DESK_WAITS,  /* waits for ranks to arrive */
     DESK_TABLES, /* all have arrived, and are being sent the table of members */
     DESK_MET,    /* all have the table */
     DESK_FAILED  /* verdict says why */
 } DeskState;
 
 typedef struct {
-    bool here, ready, told;  /* told: it has received the verdict */
+    bool here, ready, told;  /* told: the verdict was sent to it */
     int machine, local_rank; /* local_rank: from the launcher, or -1 */
     Address address;
 } DeskRank;
@@ -22,15 +22,15 @@ typedef struct {
 typedef struct {
     char host[MEETING_NAME_BYTES], boot[MEETING_NAME_BYTES];
     int ranks;  /* number of ranks on it */
-    int number; /* in the table: machines are numbered in the order of their lowest ranks */
-    bool told;  /* the local ranks from the launcher are 0, 1, ... in some order */
+    int number; /* its number in the table of members: in the order of the machines' lowest ranks */
+    bool told;  /* the launcher has told its local ranks: 0, 1, ... in some order */
 } DeskMachine;
 
-/* The most different values of a fact that are counted. */
+/* The largest number of different values of a fact that are counted separately. */
 enum { DESK_VALUES = 4 };
 typedef struct {
     char text[MEETING_FACT_BYTES];
-    int ranks, first; /* how many have it, and the lowest of them */
+    int ranks, first; /* how many ranks have this value, and the lowest of them */
 } DeskValue;
 typedef struct {
     int values;
@@ -52,20 +52,21 @@ typedef struct {
 
 void desk_open(Desk *d, const MeetingOptions *o, double now);
 void desk_close(Desk *d);
-/* A rank that has proven the secret has sent its greeting. Rank 0's own greeting comes first. */
+/* Records the greeting of a rank that has proven the secret. Rank 0's own greeting comes first. */
 void desk_greet(Desk *d, const Greeting *g, double now);
-/* A rank has received the table and passed it on. */
+/* Records that a rank has received the table and passed it on. */
 void desk_ready(Desk *d, int rank);
-/* The connection of a rank that has arrived was closed. */
+/* Lets the meeting fail because the connection of a rank that has arrived was closed. */
 void desk_lost(Desk *d, int rank);
-/* A rank reports why it fails. */
+/* Lets the meeting fail for the reason that a rank has reported. */
 void desk_report(Desk *d, int rank, const Verdict *v);
-/* Something else fails. */
+/* Lets the meeting fail for another reason. Does nothing if it has failed already. */
 void desk_fail(Desk *d, ExitCode code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Applies the time limits. Returns the time at which it must be called again. If ranks are missing
  * and it is time to report this, writes the notice to notice[0..n), otherwise "". */
 double desk_tick(Desk *d, double now, char *notice, size_t n);
-/* The table of members, once the state is TABLES; desk->rank[].address is filled in by then. */
+/* Fills in the table of members. The state must be DESK_TABLES, and desk->rank[].address must be
+ * set for all ranks. */
 void desk_table(Desk *d, Table *t);
 
 /* Writes which ranks have not arrived (or, if `ready`, have no table), as "ranks 3, 5-7 (node2), 9

@@ -1,4 +1,4 @@
-/* door.c -- see door.h. */
+/* door.c -- accepts connections and lets them prove the secret. See door.h. */
 #include "parallel/meeting/door.h"
 
 #include "model/core/check.h"
@@ -14,12 +14,12 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-/* The events of a pending connection have its index; those of a listening socket have its index
+/* What epoll events contain: for a pending connection its index, for a listening socket its index
  * plus LISTENER. */
 enum { LISTENER = 1 << 16 };
 
 /* If there are no descriptors left: how long a connection must have been silent to be closed, and
- * for how long none is accepted. */
+ * for how long no new one is accepted. */
 static const double SILENT_SECONDS = 0.5, PAUSE_SECONDS = 0.05;
 
 static void watch(Door *d, int fd, int index, uint32_t events, int how)
@@ -56,7 +56,7 @@ void door_close(Door *d)
     for (int i = 0; i < d->listeners; i++)
         if (!d->kept[i]) close(d->listener[i]);
     close(d->epoll);
-    explicit_bzero(d, sizeof *d); /* the secret */
+    explicit_bzero(d, sizeof *d); /* it contains the secret */
     free(d);
 }
 
@@ -105,7 +105,8 @@ static int oldest(const Door *d)
 
 /* Called when this process may open no more descriptors. If a connection has been silent for a
  * moment, closes it and returns true. Otherwise returns false, leaves errno, and, if there are
- * pending connections, accepts no new ones for a short time, in which they may finish. */
+ * pending connections, accepts no new ones for a short time, in which the pending ones may finish.
+ */
 static bool make_room(Door *d, double now)
 {
     int i = oldest(d), error = errno;

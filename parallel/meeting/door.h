@@ -13,7 +13,7 @@
 typedef struct {
     bool used, proven;
     double since;
-    int listener; /* index of the one that accepted it */
+    int listener; /* index of the listening socket that accepted it */
     Handshake hand;
     Channel channel;
 } Pending;
@@ -28,7 +28,7 @@ typedef struct {
     bool kept[NETWORK_MOST_ADDRESSES]; /* not closed with the door */
     int pendings, strangers;           /* strangers: how many connections were refused */
     bool warned;
-    double resume; /* when connections are accepted again, or 0: they are */
+    double resume; /* time from which connections are accepted again; 0: they are accepted now */
     int error;     /* why no connection can be accepted (errno), or 0 */
     Pending pending[MEETING_MOST_PENDING];
 } Door;
@@ -43,17 +43,18 @@ void door_listen(Door *d, int fd, bool keep);
 /* A process that has proven the secret, and its first message. */
 typedef struct {
     int rank, listener;
-    Channel *channel; /* the receiver may copy it and then sets its fd to -1; otherwise it is
-                       * closed */
+    Channel *
+        channel; /* `receive` may copy it and set its fd to -1; otherwise it is closed afterwards */
     int kind;
     const unsigned char *body;
     size_t n;
 } Caller;
-/* Does all that can be done without waiting. Calls `receive` for each caller; it returns false if
- * the message makes no sense; the caller then counts as a stranger. */
+/* Serves all connections as far as that is possible without waiting. Calls `receive` for each
+ * caller. If the caller's message makes no sense, `receive` returns false, and the caller counts as
+ * a stranger. */
 void door_serve(Door *d, double now, bool (*receive)(void *context, const Caller *caller),
                 void *context);
-/* Returns when door_serve must be called again even without an event. */
+/* Returns the time at which door_serve must be called again even without an event. */
 double door_expires(const Door *d);
 
 #endif

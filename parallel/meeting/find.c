@@ -1,5 +1,5 @@
-/* find.c -- how a rank finds rank 0. At the same time it tries all addresses at which rank 0 may
- * be, and uses the first connection whose other side proves the secret. An address that does not
+/* find.c -- how a rank finds rank 0. It tries all addresses at which rank 0 may be at the same
+ * time, and uses the first connection whose other side proves the secret. An address that does not
  * answer, or does not prove the secret, is tried again later: rank 0 may not have started yet, and
  * the file may be left from a job that has died. */
 #include "model/core/check.h"
@@ -23,8 +23,8 @@ static const double LEAST_PAUSE = 0.01, MOST_PAUSE = 0.5, PLACE_SECONDS = 0.05;
 /* How long rank 0 looks for another rank 0. */
 static const double TWIN_SECONDS = 0.5;
 /* The ports at rank 0's address may belong to other jobs, whose rank 0 refuses the secret, while
- * rank 0 of this job has not started yet. So the search continues until all that answer have
- * refused for this long. */
+ * rank 0 of this job has not started yet. So the search continues until all ports that answer have
+ * refused the secret for this long. */
 static const double REFUSED_SECONDS = 5;
 
 /* An address at which rank 0 may be, and the attempt to connect to it. */
@@ -33,8 +33,8 @@ typedef struct {
     int fd;             /* -1: no attempt at the moment */
     double began, next; /* begin of the attempt; earliest time of the next one */
     double pause;
-    double refused; /* since when each attempt was refused because of the secret; 0: the last one
-                     * was not */
+    double refused; /* time since which every attempt was refused because of the secret; 0: the last
+                       attempt was not */
     Handshake hand;
 } Target;
 
@@ -43,11 +43,12 @@ typedef struct {
     Rendezvous at; /* the file's content; secret and addresses */
     int targets;
     Target target[MOST_TARGETS];
-    AddressList sources;    /* of the interface, if one is given */
-    double look, pause;     /* when to read the file again */
-    bool asked;             /* it was checked whether this machine can write to the folder */
+    AddressList
+        sources; /* addresses of the interface, if one is given; connections come from these */
+    double look, pause;     /* look: when to read the file again */
+    bool asked;             /* this rank has checked whether the folder can be written */
     HandshakeReason reason; /* the last refusal */
-    int error;              /* of the last connection that failed */
+    int error;              /* errno of the last connection that failed */
     Verdict file;           /* why the file is not used; code EXIT_OK: it is used */
 } Search;
 
@@ -68,8 +69,8 @@ static double longer(double pause)
     return fmin(2 * pause, MOST_PAUSE);
 }
 
-/* `place`: index of the address among rank 0's. Later ones are tried a little later, so that all
- * ranks use the first one that works. */
+/* Adds an address to try. `place`: its index among rank 0's addresses. Addresses with a higher
+ * index are tried a little later, so that all ranks use the first address that works. */
 static void add_target(Search *s, const Address *address, int place)
 {
     if (s->targets == MOST_TARGETS) return;
@@ -88,7 +89,8 @@ static void take_file(Search *s, const Rendezvous *r)
         add_target(s, &r->at.address[i], i);
 }
 
-/* Reads the file if it is time. If it has changed, its addresses become the targets. */
+/* Reads the file if it is time. If it has changed, its addresses become the targets. Returns false
+ * and fills in the verdict if waiting for the file is useless. */
 static bool look(Search *s, double now, Verdict *v)
 {
     Rendezvous r;
@@ -114,7 +116,8 @@ static bool look(Search *s, double now, Verdict *v)
     return true;
 }
 
-/* Without a file: all ports of all addresses that the name of rank 0's machine has. */
+/* Without a file: the targets are all ports of all addresses to which the name of rank 0's machine
+ * resolves. Returns false and fills in the verdict if it cannot be resolved. */
 static bool list_ports(Search *s, double limit, Verdict *v)
 {
     AddressList list;
@@ -155,8 +158,8 @@ static void start(Search *s, double now)
     }
 }
 
-/* Waits for an event until `until` at most, and continues all attempts. Returns the socket of one
- * whose other side has proven the secret, or -1. */
+/* Waits for an event until `until` at most, and continues all attempts. Returns the socket of an
+ * attempt whose other side has proven the secret, or -1. */
 static int move(Search *s, double until)
 {
     struct pollfd wait[MOST_TARGETS];
@@ -193,7 +196,7 @@ static int move(Search *s, double until)
     return -1;
 }
 
-/* Fills in the verdict when the time is over. */
+/* Fills in the verdict if rank 0 was not found in time. */
 static void explain(const Search *s, Verdict *v)
 {
     const MeetingOptions *o = s->o;
@@ -264,7 +267,7 @@ bool guest_finds_twin(const MeetingOptions *o, const Rendezvous *at, const Addre
     for (bool waiting = true; fd < 0 && waiting && seconds_now() < end;) {
         start(s, seconds_now());
         fd = move(s, end);
-        /* One attempt for each address. */
+        /* Each address is tried only once. */
         waiting = false;
         for (int i = 0; i < s->targets; i++) {
             Target *t = &s->target[i];
@@ -274,7 +277,7 @@ bool guest_finds_twin(const MeetingOptions *o, const Rendezvous *at, const Addre
     }
     if (fd >= 0) greet_twin(o, fd, own, v);
     stop_all(s);
-    explicit_bzero(s, sizeof *s); /* the secrets */
+    explicit_bzero(s, sizeof *s); /* it contains secrets */
     free(s);
     return fd >= 0;
 }
@@ -318,7 +321,7 @@ int guest_find(const MeetingOptions *o, double limit, Verdict *v)
         }
     }
     stop_all(s);
-    explicit_bzero(s, sizeof *s); /* the secrets */
+    explicit_bzero(s, sizeof *s); /* it contains secrets */
     free(s);
     return fd;
 }

@@ -43,7 +43,8 @@ static void put_verdict(Guest *g, const Verdict *v)
     bytes_free(&body);
 }
 
-/* Tells rank 0 that this rank fails, and waits briefly until rank 0 tells all ranks. */
+/* Tells rank 0 that this rank fails, and waits briefly for the verdict that rank 0 then sends to
+ * all ranks. Always returns false. */
 static bool report(Guest *g, Verdict *v)
 {
     const unsigned char *answer;
@@ -66,7 +67,8 @@ static bool report(Guest *g, Verdict *v)
     return false;
 }
 
-/* Listens at the local address of the connection to rank 0, and sends the greeting. */
+/* Listens at the local address of the connection to rank 0, and sends the greeting. Returns false
+ * and fills in the verdict if this rank cannot listen. */
 static bool greet(Guest *g, Verdict *v)
 {
     Greeting greeting;
@@ -114,8 +116,8 @@ static bool read_table(Guest *g, Verdict *v)
     return report(g, v);
 }
 
-/* Receives and passes on the table as far as possible without waiting. Returns the time of the next
- * call. */
+/* Receives and passes on the table as far as possible without waiting. Returns the time at which it
+ * must be called again. */
 static double relay(Guest *g, double now)
 {
     if (!g->answered || g->ready) return INFINITY;
@@ -147,7 +149,8 @@ static bool obey(Guest *g, int kind, const unsigned char *body, size_t n, Verdic
     return verdict_set(v, EXIT_PROTOCOL, "rank 0 says something that no rank 0 says");
 }
 
-/* Waits until something may happen. */
+/* Waits for an event on a connection, until `until` at most. `sent`: nothing is left to be sent to
+ * rank 0. */
 static void wait_until(Guest *g, double until, bool sent)
 {
     struct pollfd wait[1 + RELAY_POLLS] = {
@@ -158,7 +161,7 @@ static void wait_until(Guest *g, double until, bool sent)
     poll(wait, (nfds_t)n, (int)ceil(fmin(fmax(left, 0), 60) * 1000));
 }
 
-/* Follows rank 0 until the meeting ends. */
+/* Acts on rank 0's messages until the meeting ends. Returns whether all ranks have met. */
 static bool follow(Guest *g, Verdict *v)
 {
     size_t most = table_most_bytes(g->o->size);
@@ -194,8 +197,8 @@ bool guest_hold(Meeting *m, const MeetingOptions *o, Verdict *v)
     if (o->fails != EXIT_OK) limit = fmin(limit, seconds_now() + DECLINE_SECONDS);
     int fd = guest_find(o, limit, v);
     if (fd < 0) return false;
-    /* Twice: rank 0 waits up to one timeout for all to arrive, and another one for all to have the
-     * table. */
+    /* The limit has two timeouts: rank 0 waits up to one timeout for all ranks to arrive, and then
+     * up to one more until all have the table. */
     if (o->timeout > 0) g.limit = seconds_now() + 2 * o->timeout + PATIENCE_SECONDS;
     channel_open(&g.rank0, fd);
     bool met = o->fails == EXIT_OK ? greet(&g, v) && follow(&g, v)

@@ -35,7 +35,8 @@ static const double LAST_SECONDS = 1;
 /* How long a rank 0 that has failed before the meeting waits for others, to tell them. */
 static const double DECLINE_SECONDS = 2.5;
 
-/* The index of the door's events. A rank's events have the rank as index. */
+/* The index of epoll events of the door. Events of another rank's connection have that rank, which
+ * is above 0, as their index. */
 enum { DOOR = 0 };
 
 static void watch(Host *h, int fd, int index, uint32_t events, int how)
@@ -47,7 +48,8 @@ static void watch(Host *h, int fd, int index, uint32_t events, int how)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Listens at address i, at the port that the others can find. Returns whether it does. */
+/* Listens at address i, at any port if the file will contain it, otherwise at the first free port
+ * of those that the other ranks try. Returns whether that succeeds. */
 static bool listen_at(Host *h, int i)
 {
     const MeetingOptions *o = h->o;
@@ -140,7 +142,7 @@ static void keep_file(Host *h, double now)
                   "another rank 0 has replaced the file of this meeting in %s: two processes were "
                   "given rank 0, or two jobs the same name",
                   o->folder);
-    /* Somebody has cleaned up the folder. */
+    /* If somebody has removed the file, it is written again. */
     if (state == RENDEZVOUS_NOT_THERE &&
         !rendezvous_publish(&h->at, o->folder, o->name, &code, err, sizeof err))
         desk_fail(&h->desk, code, "%s", err);
@@ -148,7 +150,7 @@ static void keep_file(Host *h, double now)
 
 /* ---- ranks that arrive ----------------------------------------------------------------------- */
 
-/* Makes the connection the one of this rank. Returns false if the rank has one already, or does not
+/* Assigns the connection to this rank. Returns false if the rank has one already, or does not
  * exist. */
 static bool seat(Host *h, int rank, const Caller *caller)
 {
@@ -177,7 +179,8 @@ static bool admit(void *context, const Caller *caller)
         return false;
     desk_greet(&h->desk, &g, seconds_now());
     if (!seat(h, g.rank, caller)) {
-        /* It has arrived twice, or belongs to another world: tell this process, too. */
+        /* The rank has arrived twice or does not exist, so the meeting has failed. tell_all reaches
+         * only connections that are assigned to a rank, so this process is told here. */
         Bytes body = {0};
         verdict_write(&body, &h->desk.verdict);
         channel_put(caller->channel, MESSAGE_VERDICT, &body);
@@ -199,7 +202,8 @@ static void serve_door(Host *h, double now)
 
 /* ---- ranks that have arrived ----------------------------------------------------------------- */
 
-/* Sends what can be sent now. If something is left, watches for when it can be sent. */
+/* Sends what can be sent to the rank now. If something is left, epoll will report when more can be
+ * sent. */
 static void flush_to(Host *h, int rank)
 {
     if (!channel_flush(&h->channel[rank]))
@@ -230,8 +234,8 @@ static void move_member(Host *h, int rank)
     desk_lost(&h->desk, rank);
 }
 
-/* All have arrived: opens the listening socket for the time after the meeting, at the address to
- * which most ranks have connected, and sends the table of members. */
+/* Called when all ranks have arrived. Opens the listening socket for the time after the meeting, at
+ * the address to which most ranks have connected, and sends the table of members. */
 static void send_tables(Host *h)
 {
     Address at = h->at.at.address[0];
@@ -296,7 +300,7 @@ static void serve(Host *h)
     }
 }
 
-/* Sends GO to all. */
+/* Sends MESSAGE_GO to all ranks, and stores their sockets in the meeting. */
 static void let_go(Host *h)
 {
     double end = seconds_now() + LAST_SECONDS;
@@ -330,8 +334,8 @@ static bool tell(Host *h, int rank, const Bytes *verdict)
     return !c->gone;
 }
 
-/* Tells all ranks that have arrived why the meeting fails, and those that arrive within a second.
- */
+/* Tells all ranks that have arrived why the meeting fails, and those that arrive within the next
+ * second (2.5 s if rank 0 failed before the meeting). */
 static void tell_all(Host *h)
 {
     bool declines = h->o->fails != EXIT_OK;
@@ -382,7 +386,7 @@ bool host_hold(Meeting *m, const MeetingOptions *o, Verdict *v)
     if (h->epoll >= 0) close(h->epoll);
     desk_close(&h->desk);
     free(h->channel);
-    explicit_bzero(h, sizeof *h); /* the secrets */
+    explicit_bzero(h, sizeof *h); /* it contains secrets */
     free(h);
     return met;
 }

@@ -86,6 +86,6 @@ void meeting_free(Meeting *m)
     if (m->listener >= 0) close(m->listener);
     free(m->control);
     free(m->member);
-    explicit_bzero(m, sizeof *m); /* the secret */
+    explicit_bzero(m, sizeof *m); /* it contains the secret */
     m->listener = -1;
 }

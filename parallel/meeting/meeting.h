@@ -70,9 +70,9 @@ typedef struct {
     int size, rank;
     int listener;                       /* accepts connections of other ranks */
     unsigned char secret[SHA256_BYTES]; /* of this start: new, known only to its ranks */
-    int *control;                       /* [size] as socket_links_join takes it */
+    int *control;                       /* [size] descriptors, as socket_links_join takes them */
     SocketMember *member;               /* [size] */
-    int machines;                       /* number of machines; member[].machine is less */
+    int machines; /* number of machines; member[].machine is a number from 0 */
     int cpu_level;
     /* After a failure: rank 0 has told this rank of the failure, and prints it. On rank 0: it has
      * told the others. */

@@ -1,4 +1,4 @@
-/* message.c -- writes and reads the messages of a meeting. */
+/* message.c -- writes and reads the messages of a meeting. See message.h. */
 #include "parallel/meeting/message.h"
 
 #include "model/core/check.h"
@@ -113,7 +113,7 @@ void reader_address(Reader *r, Address *address)
     *address = (Address){.family = (uint8_t)reader_number(r, 1)};
     address->port = (uint16_t)reader_number(r, 2);
     reader_take(r, address->ip, ip_bytes(address));
-    /* Either an address with a port or nothing at all. */
+    /* Either an address with a port is valid, or neither. */
     if (address->family == 0 ? address->port != 0 : ip_bytes(address) == 0 || address->port == 0)
         r->bad = true;
 }

@@ -12,7 +12,7 @@
 typedef enum {
     MESSAGE_GREETING = 1, /* to rank 0: which rank has arrived */
     MESSAGE_ANSWER,       /* from rank 0: all have arrived */
-    MESSAGE_ASK,          /* to the parent, which has the table or will have it: send it */
+    MESSAGE_ASK,          /* to the parent: asks it to send the table as soon as it has it */
     MESSAGE_TABLE,        /* all members */
     MESSAGE_READY,        /* to rank 0: the sender has the table, and has passed it on */
     MESSAGE_GO,           /* from rank 0: all have the table */
@@ -50,7 +50,8 @@ typedef struct {
 } Address;
 void bytes_put_address(Bytes *b, const Address *address);
 void reader_address(Reader *r, Address *address);
-/* Convert from and to the system's form. address_from returns false for other address families. */
+/* Convert an address from and to the system's form. address_from returns false for other address
+ * families. */
 bool address_from(Address *address, const struct sockaddr *from);
 socklen_t address_to(const Address *address, struct sockaddr_storage *to);
 /* Writes "10.0.0.1:4711" or "[fd00::1]:4711" to buf and returns buf. */
@@ -77,7 +78,7 @@ void greeting_write(Bytes *b, const Greeting *g);
 bool greeting_read(Greeting *g, const void *data, size_t n);
 
 typedef struct {
-    unsigned char secret[SHA256_BYTES]; /* of the session */
+    unsigned char secret[SHA256_BYTES]; /* of this start (Meeting.secret) */
     int cpu_level;
     int parent;    /* the rank that sends the table */
     Address reach; /* the parent's address; family 0: it is rank 0, which sends the table on this

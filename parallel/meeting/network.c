@@ -20,7 +20,7 @@ static bool is_loopback(const Address *a)
     return a->family == 4 ? a->ip[0] == 127 : memcmp(a->ip, six, 16) == 0;
 }
 
-/* Link-local: fe80::/10 or 169.254.0.0/16. */
+/* Returns whether the address is link-local: fe80::/10 or 169.254.0.0/16. */
 static bool is_of_one_link(const Address *a)
 {
     return a->family == 4 ? a->ip[0] == 169 && a->ip[1] == 254
@@ -34,7 +34,8 @@ static void add(AddressList *list, const Address *address)
     if (list->count < NETWORK_MOST_ADDRESSES) list->address[list->count++] = *address;
 }
 
-/* Adds the addresses of one family that `interface` has, or any interface that is (no) loopback. */
+/* Adds the addresses of one family that `interface` has. If it is NULL, adds those of all loopback
+ * interfaces (`loopback`), or of all other interfaces. */
 static void add_family(AddressList *list, const struct ifaddrs *all, int family,
                        const char *interface, bool loopback)
 {
@@ -174,7 +175,8 @@ static int open_socket(const Address *address)
     int fd = socket(address->family == 6 ? AF_INET6 : AF_INET,
                     SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int on = 1;
-    /* An IPv6 socket takes no IPv4 connections. */
+    /* An IPv6 socket is to accept no IPv4 connections, because IPv4 addresses have their own
+     * sockets. */
     if (fd >= 0 && address->family == 6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
     return fd;
 }

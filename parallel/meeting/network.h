@@ -32,7 +32,8 @@ int network_listen(Address *address);
 /* Opens a socket that connects from `source` (its port is not used; NULL: as the system chooses) to
  * `to`. Does not wait for the connection. Returns -1 with errno if it fails at once. */
 int network_connect(const Address *to, const Address *source);
-/* Write the local address of a connected socket, and the address of the other side. */
+/* Write the address of this side of a connected socket, and of the other side. Return whether that
+ * succeeds. */
 bool network_name(int fd, Address *own);
 bool network_peer(int fd, Address *peer);
 

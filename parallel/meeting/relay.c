@@ -1,4 +1,5 @@
-/* relay.c -- the table of members travels down a tree of ranks. */
+/* relay.c -- receives the table of members from the parent and sends it to the children. See
+ * relay.h. */
 #include "parallel/meeting/relay.h"
 
 #include "model/core/min_max.h"
@@ -106,8 +107,8 @@ static void serve_children(Relay *r, double now)
         if (sent && !c->gone) r->served++;
         if (sent) channel_close(c);
     }
-    /* Other ranks may have left the meeting already and connect here for their data: this door must
-     * not accept those. */
+    /* Ranks that have already left the meeting may connect to this listening socket to exchange
+     * data. The door must not accept these connections. */
     if (r->door && r->served == r->children) {
         door_close(r->door);
         r->door = NULL;

@@ -10,12 +10,13 @@
 
 enum { TABLE_CHILDREN = 16 };
 
-/* The rank from which `rank` receives the table, and the first of the TABLE_CHILDREN consecutive
- * ranks, as far as they exist, that receive it from `rank`. */
+/* Returns the parent of a rank in the tree: the rank from which it receives the table. */
 static inline int table_parent(int rank)
 {
     return (rank - 1) / TABLE_CHILDREN;
 }
+/* Returns the first child of a rank. The children receive the table from it; they are
+ * TABLE_CHILDREN consecutive ranks, as far as these exist. */
 static inline int table_first_child(int rank)
 {
     return TABLE_CHILDREN * rank + 1;
@@ -24,13 +25,13 @@ static inline int table_first_child(int rank)
 typedef struct {
     const MeetingOptions *o;
     Answer answer; /* rank 0's answer */
-    /* To the parent. */
+    /* The connection to the parent. */
     Handshake hand;
     Channel parent;
     bool asked;
-    double began, next, pause; /* began: of the attempt to connect; next: when the next one
-                                * starts */
-    /* From the children. */
+    double began, next,
+        pause; /* began: time of the last attempt to connect; next: earliest time of the next one */
+    /* The connections from the children. */
     Door *door; /* NULL: all have received the table, or there are none */
     int children, served;
     Channel child[TABLE_CHILDREN];
@@ -38,7 +39,7 @@ typedef struct {
     Bytes table; /* the body of the message */
 } Relay;
 
-/* `listener`: the listening socket of this rank. Fails with errno. */
+/* `listener`: the listening socket of this rank. Returns false with errno if the system refuses. */
 bool relay_begin(Relay *r, const MeetingOptions *o, const Answer *answer, int listener);
 void relay_end(Relay *r);
 /* Takes the table that rank 0 has sent. */
@@ -46,8 +47,8 @@ void relay_give(Relay *r, const unsigned char *body, size_t n);
 /* Writes the descriptors to wait for to `wait`. Returns their number, at most RELAY_POLLS. */
 enum { RELAY_POLLS = TABLE_CHILDREN + 2 };
 int relay_polls(const Relay *r, struct pollfd wait[RELAY_POLLS]);
-/* Does all that can be done without waiting. Returns when it must be called again even without an
- * event. */
+/* Receives and sends the table as far as that is possible without waiting. Returns the time at
+ * which it must be called again even without an event. */
 double relay_move(Relay *r, double now);
 /* Returns whether this rank has the table and has sent it to all of its children. */
 bool relay_done(const Relay *r);

@@ -1,4 +1,5 @@
-/* rendezvous.c -- the file by which rank 0 tells the other ranks where it listens. */
+/* rendezvous.c -- writes, reads and removes the file by which rank 0 tells the other ranks where it
+ * listens. See rendezvous.h. */
 #include "parallel/meeting/rendezvous.h"
 
 #include "model/core/check.h"
@@ -109,14 +110,15 @@ void rendezvous_name(const char *name, char file[RENDEZVOUS_NAME_BYTES])
     if (used < KEPT) return;
     unsigned char digest[SHA256_BYTES];
     sha256(name, strlen(name), digest);
-    used += (size_t)snprintf(file + used, 3, "__"); /* an escaped character never produces this */
+    used += (size_t)snprintf(file + used, 3, "__"); /* no escaped name contains this */
     for (int i = 0; i < 16; i++)
         used += (size_t)snprintf(file + used, 3, "%02x", digest[i]);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* Opens the folder of the files. Returns -1; *code is EXIT_OK if it is only missing. */
+/* Opens the folder of the files. On failure returns -1 and sets *code, which is EXIT_OK if the
+ * folder is only missing. */
 static int open_folder(const char *folder, ExitCode *code, char *err, size_t n)
 {
     struct stat st;
@@ -221,8 +223,8 @@ static const char *distrust(int fd, struct stat *st)
     return NULL;
 }
 
-/* Lists the folder. Otherwise a network file system may cache for half a minute that a file does
- * not exist. */
+/* Lists the folder, because a network file system might otherwise cache for half a minute that a
+ * file does not exist. */
 static void refresh(int folder)
 {
     int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -257,7 +259,7 @@ RendezvousState rendezvous_look(Rendezvous *r, const char *folder, const char *n
         ssize_t got = read(fd, text, sizeof text);
         if (got < 0 && errno == ESTALE) {
             close(fd);
-            return RENDEZVOUS_NOT_THERE; /* replaced at this moment */
+            return RENDEZVOUS_NOT_THERE; /* it is being replaced at this moment */
         }
         if (got < 0 || !rendezvous_parse(r, text, (size_t)got)) {
             *code = EXIT_PROTOCOL;
@@ -275,7 +277,7 @@ void rendezvous_remove(const Rendezvous *r, const char *folder, const char *name
     char err[512], file[RENDEZVOUS_NAME_BYTES];
     Rendezvous now;
     ExitCode code;
-    /* Another rank 0 may have replaced it. */
+    /* If another rank 0 has replaced the file, it stays. */
     if (rendezvous_look(&now, folder, name, &code, err, sizeof err) != RENDEZVOUS_READ ||
         !same_bytes(now.secret, r->secret, SHA256_BYTES))
         return;

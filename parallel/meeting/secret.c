@@ -1,4 +1,4 @@
-/* secret.c -- the secret that a user gives to all ranks of a job. */
+/* secret.c -- computes the secret of a job from what the user gives to all of its ranks. */
 #include "parallel/meeting/meeting.h"
 
 #include "model/core/check.h"

@@ -11,9 +11,11 @@ enum {
 /* Seconds that such a connection has to prove it. */
 #define MEETING_PENDING_SECONDS 5.0
 
-/* Rank 0: listens until all ranks have met. Returns false and fills in the verdict. */
+/* Holds the meeting on rank 0: listens until all ranks have met. On failure returns false and fills
+ * in the verdict. */
 bool host_hold(Meeting *m, const MeetingOptions *o, Verdict *v);
-/* The other ranks: finds rank 0 and follows its messages. */
+/* Holds the meeting on another rank: finds rank 0 and follows its messages. On failure returns
+ * false and fills in the verdict. */
 bool guest_hold(Meeting *m, const MeetingOptions *o, Verdict *v);
 
 /* Finds rank 0 and returns a connection on which both sides have proven the secret, or -1 and fills

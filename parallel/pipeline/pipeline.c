@@ -73,7 +73,7 @@ void pipeline_destroy(Pipeline *p)
     free(p);
 }
 
-/* Makes a stream wait until it may read or write the buffer. */
+/* Makes a stream wait until it may read or write the buffer. Returns the buffer's tensor. */
 static Tensor open_buffer(const Pipeline *p, Device *on, Buffer *b, bool reads)
 {
     /* The host's order of calls must be right, too: an event only shows that a buffer was written

@@ -10,11 +10,11 @@ typedef struct Pipeline Pipeline;
 
 /* Allocates `buffers` buffers for exchanged tensors, each a residual stream (rows, cols) in the
  * storage dtype. `buffers` is the number that the largest schedule needs. Returns NULL for 0
- * buffers. Ends the run if there is not enough memory (EXIT_NO_MEMORY). `dev` and `pp`, whose rank
- * is the stage, must outlive the pipeline. */
+ * buffers. Ends the program if there is not enough memory (EXIT_NO_MEMORY). `dev` and `pp`, whose
+ * rank is the stage, must outlive the pipeline. */
 Pipeline *pipeline_create(Device *dev, Comm *pp, int buffers, DType dtype, int64_t rows,
                           int64_t cols);
-/* Returns the bytes of those buffers, for the memory plan. */
+/* Returns the bytes that pipeline_create allocates for these buffers, for the memory plan. */
 size_t pipeline_bytes(int buffers, DType dtype, int64_t rows, int64_t cols);
 void pipeline_destroy(Pipeline *pipeline);
 

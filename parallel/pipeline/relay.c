@@ -38,17 +38,18 @@ static void send(void *self, int chunk, Tensor x)
     if (p == 1 || run == p * r->chunks - 1) return;
     Device p2p = begin(r);
     comm_send(r->pp, &p2p, x, (run + 1) % p);
-    /* end() is not called, so that the compute stream continues while x is sent. It writes to x
-     * only after the next receive or share, which waits for the p2p stream and so for this send. */
+    /* end() is not called, so that the compute stream continues while x is sent. That stream writes
+     * to x only after the next receive or share, which waits for the p2p stream and so for this
+     * send. */
 }
 
 static void share(void *self, Tensor logits)
 {
     StageRelay *r = self;
     if (r->pp->size == 1) return;
-    /* All stages choose the next token themselves from the same logits and the same random numbers,
-     * so the token need not be sent. The last stage always has the last range, whatever the number
-     * of chunks. */
+    /* The last stage sends its logits to all stages; it always has the last range, whatever the
+     * number of chunks. All stages choose the next token themselves from the same logits and the
+     * same random numbers, so the token need not be sent. */
     Device p2p = begin(r);
     comm_broadcast(r->pp, &p2p, logits, r->pp->size - 1);
     end(r, &p2p);

@@ -5,7 +5,7 @@
 #include "model/param/stage.h"
 #include "parallel/comm/comm.h"
 
-/* Initialised as {0}. It must not be moved while its Relay is in use. */
+/* Must be initialised as {0}, and must not be moved while its Relay is in use. */
 typedef struct {
     Device *dev;
     Comm *pp;
@@ -16,10 +16,10 @@ typedef struct {
 /* Opens a relay. dev and pp, whose rank is the stage, must outlive it; chunks: layer ranges per
  * stage. */
 void relay_open(StageRelay *relay, Device *dev, Comm *pp, int chunks);
-/* Returns the Relay. Its receive does nothing for the model's first layer range, its send nothing
- * for the last one, and between two ranges of the same stage nothing is sent. All stages run their
- * chunks in order: chunk 0 on all stages, then chunk 1, and so on; each calls share after its last
- * chunk. */
+/* Returns the Relay. `receive` does nothing for the model's first layer range, and `send` does
+ * nothing for the last one. Nothing is sent between two ranges of the same stage. All stages run
+ * their chunks in order: chunk 0 on all stages, then chunk 1, and so on. Each stage calls `share`
+ * after its last chunk. */
 Relay relay_of(StageRelay *relay);
 void relay_close(StageRelay *relay);
 

@@ -1,8 +1,9 @@
 /* schedule.c -- computes a stage's list of actions with its exchanges, buffers and slots. The order
  * of the actions (1F1B, GPipe, interleaved) is computed in schedule_order.c.
  *
- * The list is built from the events of all stages: an action when one of this stage begins, and a
- * group of transfers at every tick in which a tensor from or for this stage is finished. */
+ * The list is built from the events of all stages. An action is added when it begins on this stage.
+ * A group of transfers is added at every tick in which a tensor from or for this stage is finished.
+ */
 #include "parallel/pipeline/schedule.h"
 
 #include "model/core/check.h"
@@ -22,8 +23,8 @@ typedef struct {
     int *activation, *gradient;
     int *free_buffer; /* ring of the buffers that may be written, least recently used first */
     int n_free, first_free, free_room;
-    int in, out, sent;  /* buffers of the current action; the one sent since the last action began;
-                           -1: none */
+    int in, out, sent;  /* in, out: buffers of the current action; sent: the buffer sent since this
+                           action began; -1: none */
     int64_t *in_flight; /* per chunk: micro-batches between their first and last action there */
     int64_t batches_in_flight;
 } Builder;
@@ -108,9 +109,9 @@ static int writer(const ScheduleSpec *spec, ActionKind kind, int run)
     return run + 1 < spec->stages * spec->chunks ? run + 1 : -1;
 }
 
-/* Counts the micro-batches that wait for their last action: per chunk, to find its number of slots,
- * and per stage, to find its number of batches. They finish in the order in which they began, so
- * slot i % slots is free for the i-th micro-batch. */
+/* Counts the micro-batches that wait for their last action, per chunk and per stage. The largest
+ * numbers are the numbers of slots and of batches. Micro-batches finish in the order in which they
+ * began, so slot i % slots is free for the i-th micro-batch. */
 static void count_places(Builder *b, ActionKind kind, int chunk)
 {
     Schedule *s = &b->made;

@@ -9,9 +9,10 @@
 
 enum { MOST_TRANSFERS = 3, RING = MOST_TRANSFERS + 1, EMPTY = -1 };
 
-/* Messages from one stage to another. A sender is at most one group ahead of the receiver. */
+/* The messages from one stage to another. A sender is at most one group ahead of the receiver, so a
+ * ring buffer of tags is enough. */
 typedef struct {
-    int64_t sends, receives; /* begun */
+    int64_t sends, receives; /* numbers of those that have begun */
     int tag[RING];
 } Channel;
 

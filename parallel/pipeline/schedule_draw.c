@@ -36,7 +36,7 @@ static int write_action(const Drawing *d, const ScheduleEvent *e, char *text, si
                   : snprintf(text, n, "%c%lld", kind, (long long)e->micro);
 }
 
-/* Draws an action from its beginning on; only its beginning if it ends after the last tick. */
+/* Draws an action; if it ends after the last drawn tick, only its beginning. */
 static bool draw(void *context, const ScheduleEvent *e)
 {
     Drawing *d = context;
@@ -52,14 +52,14 @@ static bool draw(void *context, const ScheduleEvent *e)
     return true;
 }
 
-/* Columns of the longest action of one tick and the space after it. */
+/* Returns the columns of a tick: enough for the longest action of one tick and a space. */
 static int cell_columns(const ScheduleSpec *spec)
 {
     return snprintf(NULL, 0, "F%lld ", (long long)(spec->micros - 1)) + (spec->chunks > 1);
 }
 
-/* Finds the number of ticks until stage 0 has ended one backward pass, or an evaluation its first
- * micro-batch. */
+/* Finds the number of ticks until stage 0 has ended its first backward pass or, in an evaluation,
+ * until the first micro-batch has ended. */
 static bool watch_first(void *context, const ScheduleEvent *e)
 {
     Drawing *d = context;
@@ -77,7 +77,7 @@ static int64_t first_ticks(const ScheduleSpec *spec)
     return d.ticks;
 }
 
-/* Computes how many ticks have room in a line; returns false if not all of them have. */
+/* Computes how many ticks fit into a line. Returns whether all ticks do. */
 static bool fit(Drawing *d, int columns)
 {
     int64_t room = (columns - (int)strlen("...")) / d->cell;

@@ -30,8 +30,9 @@ typedef struct {
 typedef struct {
     const ScheduleSpec *spec;
     int runs;
-    /* Micro-batches of a group and of the longest group, and the number of a stage's forward passes
-     * before the longer groups, which are the last ones. */
+    /* The groups of find_groups: `group` micro-batches in the first groups, `longest_group` in the
+     * last ones. `first_longer` is the number of a stage's forward passes before the first longer
+     * group. */
     int64_t group, longest_group, first_longer;
     int64_t tick;
     StageClock *stage;
@@ -44,10 +45,10 @@ int schedule_ticks(ActionKind kind)
 }
 
 /* Divides the micro-batches into groups. Each group passes through all chunks before the next group
- * begins. A group has as many micro-batches as there are stages, or slightly more if the number is
- * not a multiple. So the first micro-batch of a group returns from the last stage when the group's
- * last one has left the first stage. Megatron-LM refuses numbers of micro-batches that are not a
- * multiple of the stages; with groups of two lengths any number is possible. */
+ * begins. A group has as many micro-batches as there are stages, or slightly more if the total is
+ * not a multiple of the stages. So the first micro-batch of a group returns from the last stage
+ * when the group's last one has left the first stage. Megatron-LM accepts only multiples of the
+ * number of stages; with groups of two lengths any number is possible. */
 static void find_groups(Simulation *t)
 {
     const ScheduleSpec *spec = t->spec;
@@ -93,7 +94,7 @@ static bool goes_forward(const Simulation *t, int at, int64_t all)
     return false;                                       /* cool-down */
 }
 
-/* Sets the next action of a stage; returns false if there is none left. */
+/* Sets the kind and chunk of the next action of a stage; returns false if there is none left. */
 static bool next_action(const Simulation *t, int at, ActionKind *kind, int *chunk)
 {
     const ScheduleSpec *spec = t->spec;

@@ -26,9 +26,9 @@ typedef struct {
  * to continue. */
 typedef bool (*ScheduleWatch)(void *context, const ScheduleEvent *event);
 
-/* Simulates the schedule. Time is linear in the micro-batches, and the memory does not depend on
- * them. In every chunk the forward passes run in ascending order of micro-batches, and so do the
- * backward passes. */
+/* Simulates the schedule. The time is linear in the number of micro-batches, and the memory does
+ * not depend on it. In every chunk the forward passes run in ascending order of micro-batches, and
+ * so do the backward passes. */
 void schedule_play(const ScheduleSpec *spec, ScheduleWatch watch, void *context);
 /* Returns the number of ticks that an action takes. */
 int schedule_ticks(ActionKind kind);

@@ -7,11 +7,11 @@
 
 #include <stdlib.h>
 
-/* An integer type, so equal splits have exactly equal values. */
+/* Squared costs are integers, so that equally good splits have exactly equal sums. */
 typedef unsigned __int128 Square;
 
 typedef struct {
-    int64_t *before; /* cost of all layers before block i */
+    int64_t *before; /* [blocks + 1] cost of all layers before block i */
     int blocks, runs;
     Square *best; /* [ranges left][first block] */
 } Split;
@@ -86,8 +86,8 @@ void pipeline_split(const LayerCost *cost, int layers, int runs, Partition by, i
     fill_all(&s, limit);
     border[0] = 0;
     for (int r = 0, first = 0; r < runs; r++) {
-        /* Tries short ranges first, so that among equal splits the one with short first ranges is
-         * taken. */
+        /* Tries short ranges first, so that among equally good splits the one with short first
+         * ranges is taken. */
         int end = first + 1;
         for (;; end++) {
             Square run = (Square)(s.before[end] - s.before[first]),

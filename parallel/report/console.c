@@ -13,7 +13,8 @@
 
 enum { ROWS_PER_HEADER = 40 };
 
-/* The sign of a NaN has no meaning, so it is not printed. */
+/* Returns the value, or a NaN without a sign: the sign of a NaN has no meaning and is not printed.
+ */
 static double without_sign(double value)
 {
     return isnan(value) ? (double)NAN : value;
@@ -69,7 +70,8 @@ void console_close(Console *c)
     fflush(c->to);
 }
 
-/* Every column except the first has a space and eight characters, so a row fits 80 columns. */
+/* Prints the header above each ROWS_PER_HEADER rows. Every column except the first has a space and
+ * eight characters, so a row fits 80 columns. */
 static void print_header(Console *c)
 {
     if (c->rows++ % ROWS_PER_HEADER != 0) return;
@@ -150,8 +152,8 @@ static void print_ranks(const Console *c, const SpeedRecord *s)
     print_lines(c, text, 9);
 }
 
-/* Prints a normal loss with four digits after the point. A loss that has diverged keeps the width
- * of the column. */
+/* Prints a normal loss with four digits after the point. A loss that has diverged is printed so
+ * that it fits the column. */
 static Figure loss_text(double loss)
 {
     Figure f;
@@ -159,7 +161,7 @@ static Figure loss_text(double loss)
     return f;
 }
 
-/* Loss scales are usually powers of two, which are short in this notation. */
+/* Prints a loss scale. Large ones are usually powers of two, which are short as 2^N. */
 static Figure scale_text(double scale)
 {
     Figure f;
@@ -183,7 +185,7 @@ void console_row(Console *c, const StepRecord *r, const SpeedRecord *s, double e
     Figure speed = {"-"}, flops = {"-"};
     int64_t noted = begin_lines(c);
     print_header(c);
-    /* A resumed run may print a row before it has made a step. */
+    /* A resumed run may print a row before it has made a step; its speed is then not known. */
     if (s->seconds > 0) {
         double rate = (double)s->tokens / s->seconds;
         speed = figure_short(rate);

@@ -12,8 +12,8 @@ typedef struct {
     FILE *to;
     bool terminal, colour, scale; /* `scale`: show a column for the loss scale */
     int64_t train_steps;
-    int64_t rows;   /* rows since the header was printed */
-    Flight *flight; /* notes each print; NULL: none */
+    int64_t rows;   /* number of rows so far; the header is printed again after some of them */
+    Flight *flight; /* flight recorder, which notes each print; NULL: none */
 } Console;
 
 /* Initializes the console. Colours are used only on a terminal, and only if NO_COLOR is not set in

@@ -14,16 +14,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* This program writes no longer lines. */
+/* The largest number of bytes of a line that is read; this program writes no longer lines. */
 enum { LINE_BYTES_MOST = 1 << 20 };
-/* The most sets in a history. A run that was resumed with different eval.sets may have more in all
- * than one config can have. */
+/* The largest number of sets in a history. A run that was resumed with different eval.sets may have
+ * more in all than one config can have. */
 enum { HISTORY_SETS_MOST = 4 * EVAL_SETS_MOST };
 
 /* ---- lists of points --------------------------------------------------------------------------
  */
 
-/* Makes room for one more item behind `n` items; the capacity is the next power of two. */
+/* Makes room for one more item after `n` items, and returns the new array. The capacity is always a
+ * power of two. */
 static void *with_room(void *items, int64_t n, size_t size)
 {
     if (n & (n - 1)) return items;
@@ -122,7 +123,7 @@ static void add_eval(History *h, const cJSON *line, int64_t step)
 }
 
 /* Returns the set with this name, and adds it if it is new. Returns NULL if there are too many
- * sets, or the name is empty. */
+ * sets, or if the name is empty or too long. */
 static SetHistory *set_called(History *h, const char *name)
 {
     size_t bytes = strlen(name);

@@ -65,7 +65,7 @@ typedef struct {
  * steps. Returns false and sets err if the file cannot be read. The caller calls history_free in
  * both cases. */
 bool history_read(History *history, const char *folder, char *err, size_t n);
-/* Does the same for an open stream. An incomplete last line is ignored. */
+/* Does the work of history_read for an open stream. An incomplete last line is ignored. */
 void history_read_stream(History *history, FILE *from);
 void history_free(History *history);
 

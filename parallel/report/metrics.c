@@ -94,7 +94,8 @@ static void print_number(FILE *to, const char *key, double value, bool *odd)
     if (!json_print_number(to, value)) *odd = true;
 }
 
-/* Prints a member with a text. A sample may end in the middle of a character. */
+/* Prints a member with a text of any bytes. A sample may end in the middle of a UTF-8 character,
+ * which json_print_string replaces. */
 static void print_string(FILE *to, const char *key, const char *text)
 {
     fprintf(to, ", \"%s\": ", key);
@@ -241,7 +242,8 @@ void metrics_report(Metrics *m, const SpeedRecord *s)
     print_number(to, "tokens_per_second", rate, &odd);
     print_number(to, "gflops", rate * s->flops_per_token / 1e9, &odd);
     if (eta >= 0) print_number(to, "eta", eta, &odd);
-    /* Only with wall_clock_breakdown, which prevents the host from running ahead. */
+    /* These times are measured only with wall_clock_breakdown, because measuring them prevents the
+     * host from running ahead of the device. */
     if (s->forward >= 0) {
         print_number(to, "forward", s->forward, &odd);
         print_number(to, "backward", s->backward, &odd);

@@ -24,7 +24,7 @@ typedef struct {
     bool stop;                      /* overflow at the smallest loss scale: the run must end */
     double loss;                    /* mean nats per target; if not finite, null in JSON */
     double lr, grad_norm, loss_scale;
-    double median, deviation; /* of a spike: the values its loss was compared with (StepDecision) */
+    double median, deviation; /* if it is a spike: the values with which its loss was compared */
     bool spike;
     bool applied; /* false: the update was skipped */
 } StepRecord;
@@ -76,7 +76,7 @@ typedef struct {
     int attempt;               /* number of this attempt, from 0; on every line */
     bool loss_scale_shown;     /* show a column for the loss scale (fp16) */
     FILE *to;                  /* stream of the console; NULL: stdout */
-    Flight *flight;            /* of the rank; notes prints and writes. NULL: none */
+    Flight *flight;            /* flight recorder, which notes prints and writes; NULL: none */
 } MetricsOptions;
 
 typedef struct Metrics Metrics;
@@ -85,8 +85,8 @@ typedef struct Metrics Metrics;
  * names the file. */
 bool metrics_open(Metrics **out, const MetricsOptions *options, char *err, size_t n);
 void metrics_close(Metrics *metrics);
-/* Writes everything that is not on disk yet. To be called by another thread that ends the process:
- * if rank 0 is writing, waits for it at most two seconds. */
+/* Writes everything that is not on disk yet. To be called by a thread other than rank 0's that ends
+ * the process. If rank 0 is writing, waits for it at most two seconds. */
 void metrics_end(Metrics *metrics);
 
 /* The content of the last step in metrics.jsonl, after the file has been cut back to the checkpoint
@@ -130,15 +130,16 @@ typedef struct {
     int64_t n;
     double seconds;
 } Comparisons;
-/* Reports a save, which may have been committed some steps after `at`, its step. */
+/* The record of a save. It may have been committed some steps after its own step, `at`. */
 typedef struct {
-    StepRecord at;  /* its totals */
+    StepRecord at;  /* the step that was saved, with its totals */
     double seconds; /* from its begin to its commit */
     double stall;   /* of that, how long training waited; `seconds` if it was synchronous */
     const char *path;
     Comparisons compared; /* of the saved state, before the save: at most one */
-    Comparisons between;  /* those by interval that no line of a save has reported */
+    Comparisons between;  /* comparisons by interval that no save has reported yet */
 } SaveRecord;
+/* Reports a save on the console and in a line {"event":"ckpt"}. */
 void metrics_saved(Metrics *metrics, const SaveRecord *save);
 /* Reports how much data was sent between ranks so far: a table on the console and a line
  * {"event":"comms"}. */

@@ -67,7 +67,8 @@ static void note_evaluation(const char *line, size_t bytes, int64_t step, Metric
 /* Updates `tail` for a line that is kept: its totals `r`, and its kind (train, val or sample). */
 static void note_line(const char *line, size_t bytes, StepRecord r, MetricsTail *tail)
 {
-    /* The line of an asynchronous save may come some steps later than its step. */
+    /* The line of an asynchronous save may come after lines of later steps. It does not change
+     * `tail`. */
     if (r.step < tail->last.step) return;
     if (r.step != tail->last.step)
         *tail = (MetricsTail){.lowest = tail->lowest, .since_lowest = tail->since_lowest};
@@ -102,8 +103,8 @@ static bool keep_line(const char *line, size_t bytes, int64_t upto, MetricsTail 
     return true;
 }
 
-/* Moves the lines that are kept to the front; returns their size in bytes. Copies the others to
- * `later`, which has room for all and whose size in bytes is *n_later; or NULL. */
+/* Moves the lines that are kept to the front; returns their size in bytes. Unless `later` is NULL,
+ * appends the other lines to it: it has room for all lines, and *n_later is its size in bytes. */
 static size_t keep_lines(char *text, size_t bytes, int64_t upto, MetricsTail *tail, char *later,
                          size_t *n_later)
 {
@@ -240,7 +241,8 @@ bool metrics_file_sync(MetricsFile *f, char *err, size_t n)
     pthread_mutex_lock(&f->busy);
     bool good = write_lines(f, err, n);
     pthread_mutex_unlock(&f->busy);
-    /* Without the lock: the next line must not wait for the disk while a thread saves. */
+    /* The sync does not hold the lock, so that the next line does not wait for the disk while a
+     * thread saves. */
     return good && fs_sync(f->fs, f->fd, f->path, err, n);
 }
 
@@ -282,7 +284,7 @@ static bool go_back(MetricsFile *f, int64_t upto, const char *aside, const char 
     free(later);
     free(text);
     if (!good) return false;
-    /* The old name now belongs to a new file. */
+    /* The path now names a new file, so that one is opened. */
     int fd = fs_open_output(f->path, O_WRONLY | O_APPEND, err, n);
     if (fd < 0) return false;
     close(f->fd);

@@ -9,7 +9,7 @@ typedef struct {
     int64_t train_steps;
     int64_t eval_interval, sample_interval, save_interval; /* 0: only at the end */
     double eval_seconds, sample_seconds,
-        save_seconds; /* duration of the latest one; negative: none yet */
+        save_seconds; /* duration of the latest evaluation, sample and save; negative: none yet */
     /* Estimated cost of an evaluation, in steps, until the first has been measured; 0: there are no
      * evaluations. */
     double eval_steps;

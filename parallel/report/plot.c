@@ -184,7 +184,8 @@ static void print_tick_x(FILE *to, const Axis *x, double step)
 {
     char text[40];
     double at = across(x, step);
-    /* A label in the middle of the last tick would not fit into the image. */
+    /* A label that is centred at the last tick would not fit into the image, so it ends at the
+     * edge. */
     bool ends = at > RIGHT - 20;
     fprintf(to,
             "<path class=\"grid\" d=\"M%.1f %dV%d\"/><text x=\"%.1f\" y=\"%d\" "
@@ -209,7 +210,8 @@ static void print_axes(FILE *to, const Axis *x, const Axis *y)
 /* ---- curves -----------------------------------------------------------------------------------
  */
 
-/* Prints the range of the values between two gaps, spots [from, to), as a closed path. */
+/* Prints the range of the values of spots [from, end), which lie between two gaps, as a closed
+ * path. */
 static void print_band(FILE *to, const Axis *x, const Axis *y, const Spot *spot, int from, int end)
 {
     for (int i = from; i < end; i++)
@@ -220,8 +222,8 @@ static void print_band(FILE *to, const Axis *x, const Axis *y, const Spot *spot,
     fputs("Z", to);
 }
 
-/* Prints the means between two gaps. A single one is drawn as a dot: a line of no length with round
- * ends. */
+/* Prints the means of spots [from, end), which lie between two gaps. A single mean is drawn as a
+ * dot: a line of no length with round ends. */
 static void print_line(FILE *to, const Axis *x, const Axis *y, const Spot *spot, int from, int end)
 {
     for (int i = from; i < end; i++)

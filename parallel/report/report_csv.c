@@ -82,7 +82,8 @@ static void print_row(FILE *to, const char *run, int64_t step, Row row)
     print_cell(to, row.speed ? row.speed->exposed : NAN);
 }
 
-/* Returns the point at a step, NULL if there is none. Steps rise. */
+/* Returns the evaluation at a step, or NULL if there is none. The steps of set->eval increase, so a
+ * binary search finds it. */
 static const EvalPoint *point_at(const SetHistory *set, int64_t step)
 {
     int64_t from = 0, to = set->n_eval;

@@ -273,7 +273,7 @@ static void print_plots(FILE *to, const PageRun *run, int n)
 /* ---- the samples ------------------------------------------------------------------------------
  */
 
-/* Prints the samples of a run: the last ones, newest first, and before them the first one. */
+/* Prints samples of a run: the last ones, newest first, and at the end the run's first sample. */
 static void print_samples(FILE *to, const PageRun *run, int runs)
 {
     const History *h = &run->history;

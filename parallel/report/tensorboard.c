@@ -15,15 +15,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Sizes of a record's parts before and after its data, and the largest data of a record of figures.
- */
+/* Sizes of a record's parts before and after its data, and the most bytes of data in a record of
+ * figures. */
 enum { HEAD_BYTES = 12, TAIL_BYTES = 4, DATA_MOST = 1024 };
 
 /* How the value of a field is encoded. */
 enum { WIRE_VARINT = 0, WIRE_8_BYTES = 1, WIRE_BYTES = 2, WIRE_4_BYTES = 5 };
 
-/* Fields of the messages Event, Summary, Summary.Value and SessionLog; of SummaryMetadata and its
- * PluginData; of TensorProto, TensorShapeProto and its Dim. */
+/* Field numbers of the messages Event, Summary, Summary.Value and SessionLog; of SummaryMetadata
+ * and its PluginData; of TensorProto, TensorShapeProto and its Dim. */
 enum { EVENT_TIME = 1, EVENT_STEP = 2, EVENT_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION = 7 };
 enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, SESSION_STATUS = 1 };
 enum { SESSION_START = 1 };
@@ -341,7 +341,7 @@ static bool check_links(const EventRun *run, char *err, size_t n)
     size_t length = strlen(run->run_folder);
     bool good = true;
     if (strncmp(run->folder, run->run_folder, length) != 0 || run->folder[length] != '/')
-        return true; /* a folder that the user chose */
+        return true; /* the user chose this folder, so links are allowed */
     char *part = must_strdup(run->folder);
     for (char *slash = strchr(part + length + 1, '/'); good && slash != NULL;
          slash = strchr(slash + 1, '/')) {

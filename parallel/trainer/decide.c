@@ -7,9 +7,10 @@
 
 /* ---- the decision ---------------------------------------------------------------------------- */
 
-/* Makes the sums the same on all ranks. NCCL may add equal numbers in another order in each group,
- * unless there are only two, so groups of more may have different sums. All ranks take the sums of
- * the first group. Other transports add in the same order everywhere, but make the same calls. */
+/* Makes the sums the same on all ranks. NCCL may add the same numbers in another order in each
+ * group, unless a group has only two ranks, so the groups may get different sums. All ranks
+ * therefore take the sums of the first group. Other transports add in the same order in every
+ * group, but make the same calls. */
 static void take_first_sums(Session *s, Tensor sums)
 {
     const GridPlace *size = &s->grid.size;
@@ -36,13 +37,14 @@ void trainer_decide(Trainer *t)
     Device *dev = &t->session.dev;
     grad_norm_add(&t->norm, dev, &t->state->stats);
     session_sum_stats(&t->session, &t->state->stats);
-    /* The decision stays on the device. After an overflow neither Adam's step count nor the
-     * learning rate advances, and a host that runs ahead could not know of the overflow. */
+    /* The device decides, not the host: after an overflow neither Adam's step count nor the
+     * learning rate advances, and a host that runs ahead of the device could not know of the
+     * overflow. */
     op_step_decide(dev, &t->state->state, &t->state->stats, &t->state->decision, t->lr_table,
                    &t->constants);
 }
 
-/* ---- its way to the host --------------------------------------------------------------------- */
+/* ---- records for the host -------------------------------------------------------------------- */
 
 void decide_open(Trainer *t)
 {
@@ -69,14 +71,14 @@ void trainer_record(Trainer *t)
 {
     Device *dev = &t->session.dev;
     int64_t at = t->steps % TRAINER_HISTORY;
-    /* A place is reused, so its old record must have been read by then; the caller must call
-     * trainer_read often enough. */
+    /* The entry of the ring buffer is reused, so its old record must have been read by then; the
+     * caller must call trainer_read often enough. */
     CHECK(t->steps - t->steps_read < TRAINER_HISTORY, "%lld steps not read",
           (long long)(t->steps - t->steps_read));
     device_copy_words(dev, &t->records[at].decision, &t->state->decision,
                       sizeof t->state->decision);
     device_copy_words(dev, &t->records[at].after, &t->state->state, sizeof t->state->state);
-    /* The host reads the place once this event is reached. Waiting for the copies here would
+    /* The host reads the record once this event is reached. Waiting for the copies here would
      * prevent the host from running ahead of the device. */
     device_event_record(dev, &t->recorded[at]);
 }

@@ -26,8 +26,9 @@ void trainer_decide(Trainer *trainer);
 /* Copies the decision and the new state to the host, on the compute stream. Call it once per step,
  * after the update has been issued and before trainer->steps is incremented. */
 void trainer_record(Trainer *trainer);
-/* Returns a record of the step after which the state was `state`, with only its totals: the loss is
- * NAN, and everything else that follows from the step's decision is 0. */
+/* Returns a record of the step that ended in `state`, with only the totals that `state` holds, such
+ * as steps and tokens. The loss is NAN, and all other fields, which come from the step's decision,
+ * are 0. */
 StepRecord decide_totals(const StepState *state);
 
 #endif

@@ -74,14 +74,14 @@ static void stage(const GptBatch *slot, const Batch *batch)
     memcpy(slot->positions.data, batch->positions.data, tensor_bytes(batch->positions));
 }
 
-/* Starts to copy a micro-batch to the device and returns its place there; NULL: copies whatever is
- * in the slot. The loader may reuse its buffer at once; the slot is reused only after the copy has
- * finished.
+/* Starts to copy `batch` to the device and returns its place there; if `batch` is NULL, copies
+ * whatever the slot contains. The loader may reuse its buffer at once; the slot is reused only
+ * after the copy has finished.
  *
- * At most `batches` micro-batches are in use, and they end in the order in which they began. So the
- * actions on the last user of this place had all been issued when the previous micro-batch was
- * sent. The copy waits only for the work issued until then, and so overlaps with the work issued
- * since then, which is about one micro-batch. */
+ * At most `batches` micro-batches are in use, and they end in the order in which they began. So
+ * when the previous micro-batch was sent, all actions of the micro-batch that last occupied this
+ * place had already been issued. The copy therefore waits only for the work issued before that
+ * moment (`left`). It overlaps with the work issued since then, which is about one micro-batch. */
 static GptBatch send(Feed *f, const Batch *batch)
 {
     int64_t slot = f->turn % FEED_SLOTS, N = tensor_count(f->place[0].tokens);

@@ -18,24 +18,24 @@ typedef struct {
  * device. */
 typedef bool (*FeedWatch)(void *context, const Work *work);
 
-/* How many micro-batches may be waiting to be copied to the device before the host waits for a free
- * slot. Four are enough for two steps of two micro-batches, or for three that keep the device busy
- * while the host prepares the next. */
+/* Number of slots in page-locked host memory, from which micro-batches are copied to the device.
+ * The host waits for a free slot if all of them hold micro-batches that are still to be copied.
+ * Four are enough: three micro-batches keep the device busy while the host prepares the next. */
 enum { FEED_SLOTS = 4 };
 
-/* How many micro-batches have a place on the device if `batches` of them are in use at a time: one
- * more, which is copied to the device while the others are in use. */
+/* Number of places for micro-batches in device memory: one for each of the `batches` micro-batches
+ * that are in use at a time, and one into which the next is copied meanwhile. */
 #define FEED_PLACES(batches) ((batches) + 1)
 
 typedef struct {
     Device *dev;
-    Loader *train, *val;     /* borrowed; may be NULL if never needed */
-    bool unread;             /* micro-batches are not read, so they are sent but not loaded */
+    Loader *train, *val; /* borrowed; may be NULL if never needed */
+    bool unread; /* nothing reads the micro-batches (counted device), so they are not loaded */
     const int64_t *position; /* number of the step's first sample in the data, for training */
     Device copy;             /* dev's copy stream */
     GptBatch *place;         /* places of micro-batches on the device, used in turn */
-    GptBatch *batch;         /* the places of the micro-batches in use, by action->batch */
-    int batches;             /* how many are in use at a time */
+    GptBatch *batch;         /* places of the micro-batches in use, indexed by action->batch */
+    int batches;             /* how many micro-batches are in use at a time */
     FeedWatch watch;         /* may be NULL */
     void *watch_context;
     int64_t micros;           /* micro-batches per step, for the watch */
@@ -45,13 +45,13 @@ typedef struct {
     size_t bytes;             /* bytes of one place */
     char *staging;            /* page-locked host memory: FEED_SLOTS slots of `bytes` */
     Event copied[FEED_SLOTS]; /* per slot: recorded after its copy to the device */
-    Event left;               /* when the latest micro-batch was sent: after all earlier work */
-    int64_t turn;
+    Event left;   /* recorded on the compute stream when the latest micro-batch was sent */
+    int64_t turn; /* number of micro-batches sent so far */
 } Feed;
 
-/* For the memory plan. feed_bytes returns the device memory of a feed of which `batches`
- * micro-batches of N rows are in use at a time, feed_host_bytes the page-locked host memory of all
- * slots. */
+/* For the memory plan, with micro-batches of N rows (tokens). feed_bytes returns the device memory
+ * of a feed with `batches` micro-batches in use at a time. feed_host_bytes returns the page-locked
+ * host memory of all its slots. */
 size_t feed_bytes(int64_t N, int batches);
 size_t feed_host_bytes(int64_t N);
 /* Allocates memory for micro-batches of N rows. Close with feed_close. */
@@ -59,14 +59,14 @@ void feed_open(Feed *feed, Device *dev, int64_t N, int batches);
 void feed_close(Feed *feed);
 /* Implements GptFeed for a Feed. A forward or evaluation of a stage's first chunk takes the next
  * micro-batch from the loader and starts to copy it to the device, on the copy stream; the compute
- * stream waits for the copy. All later actions with this action->batch find it there. Every stage
- * and every tensor-parallel rank loads the micro-batch itself, so token ids are never sent between
- * ranks. Damaged data end the program (EXIT_DAMAGED). */
+ * stream waits for the copy. All later actions with the same action->batch use this copy. Every
+ * stage and every tensor-parallel rank loads the micro-batch itself, so token ids are never sent
+ * between ranks. Damaged data end the program (EXIT_DAMAGED). */
 GptBatch feed_batch(void *context, const Action *action);
 
-/* Starts to copy a micro-batch that was not taken from a loader to the device. This action and all
- * later ones with its action->batch will use it. Returns its place there. The host may reuse its
- * memory at once. For feeds of other data (score.c). */
+/* Starts to copy `batch` to the device and returns its place there. This action and all later ones
+ * with the same action->batch use this copy. The caller may overwrite `batch` at once. Other feeds
+ * call it for data that no loader provides (score.c). */
 GptBatch feed_send(Feed *feed, const Action *action, const Batch *batch);
 
 /* Calls the watch and returns its result; returns true if there is no watch. */

@@ -8,14 +8,14 @@
 typedef struct {
     Arena *arena; /* (units) one arena per block; empty for units without states on the host */
     int units;
-    size_t bytes;   /* of all blocks */
-    double seconds; /* duration of their allocation */
+    size_t bytes;   /* size of all blocks together */
+    double seconds; /* how long their allocation took */
 } HostStates;
 
-/* Allocates a block of bytes[u] for each unit u < units, and shows the progress on the live line:
- * page-locking takes a third of a second for each GB. On a counted device the blocks are addresses
- * without memory. Call it before ranks are connected. Ends the program (EXIT_NO_MEMORY) if a block
- * is refused. */
+/* Allocates a block of bytes[u] bytes for each unit u < units. Shows the progress on the terminal's
+ * live line, because page-locking takes a third of a second for each GB. On a counted device, which
+ * computes nothing, the blocks are addresses without memory. Call it before ranks are connected.
+ * Ends the program (EXIT_NO_MEMORY) if a block is refused. */
 void host_states_open(HostStates *states, Device *dev, const size_t *bytes, int units);
 /* Releases the blocks. The device must have finished all work on them. */
 void host_states_close(HostStates *states, Device *dev);

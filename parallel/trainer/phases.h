@@ -15,32 +15,33 @@
  * for data is in none of the phases.
  *
  * On a GPU all time is in the first three phases, and the other four are 0. `exposed` is how long
- * the compute stream waited within these three, by axis. dp: sums and gathers of the store. tp:
- * what tensor-parallel ranks send in the layers and sum at the end of the step. pp: tensors from
- * other stages, including the wait until they arrive, and gradient sums of parameters that stages
- * share. host: updates of optimizer states in host memory; from ZeRO stage 1 on, the wait before
- * the gather. */
+ * the compute stream waited during these three phases, by axis. dp: waits for sums and gathers of
+ * the store. tp: for what tensor-parallel ranks send in the layers and sum at the end of the step.
+ * pp: for tensors from other stages, including the time until the other stage sends them, and for
+ * gradient sums of parameters that stages share. host: for updates of optimizer states in host
+ * memory; from ZeRO stage 1 on, the wait for the gather that follows the update counts as dp. */
 typedef struct {
     double forward, backward, optimizer, layers, communication, exchange, bubble;
     double exposed[EXPOSED_AXES];
-    /* For updates of optimizer states in host memory, which have their own stream: their seconds,
-     * and the bytes of states that they read (and also wrote). They are known after the next
-     * step. */
+    /* Updates of optimizer states in host memory run on their own stream. `updates` is their
+     * duration in seconds, and `updated_bytes` the size of the states that they read and also
+     * wrote. The updates of a step are added in the next step. */
     double updates, updated_bytes;
 } PhaseSeconds;
 
-/* The host's clocks at a border between two phases. */
+/* The host's clocks at a border between two phases: seconds spent so far in communication and in
+ * waiting for data. */
 typedef struct {
     CommSeconds comm;
     double data;
 } PhaseClocks;
 
 typedef struct {
-    Event *border; /* events before the first action, after each one and after the update */
-    PhaseClocks *at;
-    int64_t n; /* number of borders; 0: nothing is timed */
-    int64_t next;
-    PhaseSeconds seconds;           /* sums since the caller last reset them */
+    Event *border;        /* events before the first action, after each one and after the update */
+    PhaseClocks *at;      /* the clocks at each border */
+    int64_t n;            /* number of borders; 0: nothing is timed */
+    int64_t next;         /* index of the next border */
+    PhaseSeconds seconds; /* sums since the caller last reset them */
     Exposed *exposed[EXPOSED_AXES]; /* NULL if the axis has one rank or the device has no streams */
 } Phases;
 
@@ -56,9 +57,9 @@ void phases_mark(Phases *phases, Session *session, double data);
 /* Adds the times between the step's borders to the phases; call it after the last border. Waits for
  * the step to end, so with the breakdown the host cannot run ahead of the device. */
 void phases_add(Phases *phases, Session *session, const Schedule *schedule);
-/* Returns how much of a step of one micro-batch is spent per micro-batch, and how much once per
- * step. `data` is the wait for data in seconds, which the phases do not include. `fill` is left 0,
- * because it depends on the pipeline. */
+/* From the phases of a step with a single micro-batch, returns the seconds that each micro-batch
+ * takes and the seconds that are spent once per step. `data` is the wait for data in seconds, which
+ * the phases do not include. The field `fill` stays 0, because it depends on the pipeline. */
 StepTimes phases_times(const PhaseSeconds *seconds, double data);
 
 #endif

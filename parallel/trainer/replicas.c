@@ -1,9 +1,10 @@
-/* replicas.c -- compares the data that ranks hold in common, by 64-bit hashes. See replicas.h.
+/* replicas.c -- compares the data that several ranks hold in common, by 64-bit hashes. See
+ * replicas.h.
  *
  * The device computes one hash for each part of a unit that is held in common. The hash of several
- * parts is the sum of their hashes (op_hash), so a part that is common to several groups of ranks
- * is read once. In each group the ranks find the largest and the smallest hash; only if these
- * differ, the ranks send each other their hashes. */
+ * parts is the sum of their hashes (op_hash), so a part that several groups of ranks hold in common
+ * is read only once. In each group the ranks find the largest and the smallest hash. Only if these
+ * two differ do the ranks send each other their hashes. */
 #include "parallel/trainer/replicas.h"
 
 #include "model/core/min_max.h"
@@ -18,7 +19,7 @@
 
 /* ---- what is held in common ------------------------------------------------------------------ */
 
-/* The groups of ranks that hold something in common. */
+/* The kinds of groups whose ranks hold parts of units in common. */
 typedef enum { OVER_DATA, OVER_GROUPS, OVER_TENSOR, OVER_HEADS, OVER_STAGES, OVERS } Over;
 static const char *const over_name[OVERS] = {
     "data-parallel ranks", "ranks of several shard groups", "tensor-parallel ranks",
@@ -30,9 +31,9 @@ enum { KIND_WEIGHTS, KIND_SLOTS, KINDS = KIND_SLOTS + SLOT_MAX };
 /* A part of a unit that is held in common. */
 typedef struct {
     Tensor x;      /* flat, on the device */
-    int64_t first; /* elements of the unit before it */
+    int64_t first; /* index of its first element in the unit */
     int unit, kind;
-    bool over[OVERS]; /* which groups hold it in common */
+    bool over[OVERS]; /* over[g]: the ranks of group g hold it in common */
 } Part;
 
 typedef struct {
@@ -47,8 +48,8 @@ static Comm *group_of(Session *s, Over over)
     return group[over];
 }
 
-/* Returns how many tensor-parallel ranks each have an addend of the gradient of rows of this
- * kind. */
+/* Returns over how many tensor-parallel ranks the gradient of rows of this kind is summed; 1: it is
+ * not summed. */
 static int addends_of(const Session *s, TpGrad kind)
 {
     bool split = s->config->parallel.sequence_parallel;
@@ -62,14 +63,14 @@ static int addends_of(const Session *s, TpGrad kind)
     return 1;
 }
 
-/* Returns whether the ranks of this group have the same bits in this range of a unit if each of
- * them updates it itself. They do if they have the same gradient: the norm is the same on all ranks
- * (session_sum_stats).
+/* Returns whether the ranks of this group all update this range of a unit themselves and get the
+ * same bits. They get the same bits if they have the same gradient, because the norm is the same on
+ * all ranks (session_sum_stats).
  *
  * Sums in rank order have the same bits in every group of ranks. NCCL gives all ranks of a group
  * the same sum, but another group may add equal numbers in another order, unless there are only
  * two. So with NCCL a gradient is equal on the ranks of a group if it was summed over them, and all
- * later sums were of two addends. A gradient is summed over the data-parallel ranks, then over
+ * later sums had at most two addends. A gradient is summed over the data-parallel ranks, then over
  * tensor-parallel ones, then over the two stages of a tied table. */
 static bool updates_alike(const Session *s, Over over, const Unit *unit, const Range *range)
 {
@@ -79,7 +80,7 @@ static bool updates_alike(const Session *s, Over over, const Unit *unit, const R
     bool ordered = !session_connects(s);
     int addends = addends_of(s, range->tp_grad);
     switch (over) {
-    /* The sum over tensor-parallel ranks comes last. */
+    /* The sum over tensor-parallel ranks follows the sum over data-parallel ranks. */
     case OVER_DATA: return s->config->zero_optimization.stage == 0 && (ordered || addends <= 2);
     case OVER_GROUPS: return false; /* each of these ranks updates a different share */
     case OVER_TENSOR: return row->tp_dim < 0 && (ordered || addends > 1 || s->grid.dp.size <= 2);
@@ -124,8 +125,8 @@ static void add_shard(Parts *parts, const Trainer *t, const Shard *shard)
     }
 }
 
-/* Lists everything that this rank holds in common with others. The ranks of a group list the same
- * parts for it. */
+/* Lists all parts that this rank holds in common with other ranks. All ranks of a group list the
+ * same parts for the group. */
 static Parts parts_of(Trainer *t)
 {
     Session *s = &t->session;
@@ -136,7 +137,8 @@ static Parts parts_of(Trainer *t)
     for (int i = 0; i < n; i++)
         add_shard(&parts, t, &shard[i]);
     free(shard);
-    /* From stage 1 on each weight is updated by one rank and copied to the others. */
+    /* From stage 1 on each weight is updated by one rank and copied to the others, so the copies
+     * are compared, too. */
     if (s->grid.dp.size == 1 || s->config->zero_optimization.stage == 0) return parts;
     for (int u = 0; u < s->table.n_units; u++) {
         add_part(
@@ -192,7 +194,7 @@ static int64_t first_difference(Comm *group, const uint64_t *hash, int64_t n)
     }
     for (int64_t i = 0; i < n; i++) {
         most[i] = (int64_t)hash[i];
-        most[n + i] = (int64_t)~hash[i]; /* its maximum is the complement of the minimum */
+        most[n + i] = (int64_t)~hash[i]; /* the maximum of these is the complement of the minimum */
     }
     comm_all_reduce(group, NULL, tensor_1d(most, I64, 2 * n), REDUCE_MAX);
     for (int64_t i = n; i-- > 0;)
@@ -204,7 +206,7 @@ static int64_t first_difference(Comm *group, const uint64_t *hash, int64_t n)
 /* ---- words ----------------------------------------------------------------------------------- */
 
 /* The ranks of a group, divided into the majority that has the same hash, and the others. If there
- * is no majority, all are others. */
+ * is no majority, all ranks are in `others`. */
 typedef struct {
     int *most, *others;
     int n_most, n_others;
@@ -217,8 +219,8 @@ static Vote vote_of(Comm *group, int rank, uint64_t hash)
     int64_t mine[2] = {rank, (int64_t)hash}, *all = must_calloc(2 * n, sizeof *all);
     Vote v = {.most = must_calloc(n, sizeof *v.most), .others = must_calloc(n, sizeof *v.others)};
     comm_all_gather(group, NULL, tensor_1d(all, I64, (int64_t)(2 * n)), tensor_1d(mine, I64, 2));
-    /* If a majority has the same hash, this hash remains after pairs of unequal hashes are
-     * removed. */
+    /* If a majority has the same hash, this hash remains after pairs of unequal hashes are removed
+     * (Boyer and Moore). */
     int64_t majority = 0;
     for (size_t i = 0, left = 0; i < n; i++) {
         if (left == 0) majority = all[2 * i + 1];
@@ -242,7 +244,7 @@ static const char *host_name(const void *world, int rank)
     return machines_host(world, machines_machine(world, rank));
 }
 
-/* Writes "ranks 3, 5 on n2" and returns text. */
+/* Writes "ranks 3, 5 on n2" to `text`, and returns it. */
 static const char *ranks_text(const Comm *world, const int *rank, int n, char *text, size_t bytes)
 {
     char list[RANK_LIST_BYTES], on[RANK_HOSTS_BYTES];
@@ -253,7 +255,8 @@ static const char *ranks_text(const Comm *world, const int *rank, int n, char *t
     return text;
 }
 
-/* Writes the name of a unit, "block.3" or that of its first parameter, and returns text. */
+/* Writes the name of a unit to `text`, and returns it: "block.3", or the name of its first
+ * parameter. */
 static const char *unit_text(const ParamTable *table, int unit, char *text, size_t n)
 {
     const char *name = table->param[table->unit[unit].first].name;
@@ -265,7 +268,7 @@ static const char *unit_text(const ParamTable *table, int unit, char *text, size
     return text;
 }
 
-/* Sets err to a sentence about the difference; the ranks of the group call it. */
+/* Sets err to a sentence about the difference; all ranks of the group must call it. */
 static void describe(Trainer *t, Over over, int64_t item, uint64_t hash, char *err, size_t n)
 {
     Session *s = &t->session;
@@ -288,7 +291,8 @@ static void describe(Trainer *t, Over over, int64_t item, uint64_t hash, char *e
     free(v.others);
 }
 
-/* Appends the only rank that differs in more groups than any other, if there is one. */
+/* If one rank differs in more groups than every other rank, and in at least two, appends a text
+ * that names it to err. */
 static void add_suspect(Comm *world, int groups, char *err, size_t n)
 {
     int64_t most = control_max(world, groups);
@@ -309,7 +313,8 @@ bool trainer_replicas_equal(Trainer *t, char *err, size_t n)
     if (s->world == NULL || s->world->size == 1) return true;
     uint64_t *hash = must_calloc((size_t)(OVERS * count), sizeof *hash);
     zero_gather_parts(s->store);
-    /* Gathers of updated weights may still be running on the comm stream. */
+    /* Gathers of updated weights may still be running on the comm stream, so the device is waited
+     * for. */
     device_synchronize(&s->dev);
     Parts parts = parts_of(t);
     add_hashes(t, &parts, hash);

@@ -1,15 +1,14 @@
-/* replicas.h -- compares the weights and optimizer states that several ranks hold in common. */
+/* replicas.h -- compares the weights and optimizer states that several ranks hold. */
 #ifndef PARALLEL_TRAINER_REPLICAS_H
 #define PARALLEL_TRAINER_REPLICAS_H
 
 #include "parallel/trainer/trainer.h"
 
-/* Compares, unit by unit and bit by bit, the data that ranks hold in common and compute or copy
- * with the same bits: weights, and optimizer states that more than one rank updates. README.md says
- * which data these are on which grid. Each rank sends only hashes. Returns true if all are equal.
- * If not, returns false on all ranks and sets err[0..n), the same text on all: which unit differs
- * between which ranks, and whose bits differ from the majority's. All ranks call it together,
- * between two steps; it changes nothing. Waits for the device. */
+/* Compares weights and optimizer states that several ranks hold and that must have the same bits on
+ * all of them; README.md says which these are on which grid. The ranks send each other only hashes.
+ * Returns true if all are equal. If not, returns false on all ranks, and the same text in
+ * err[0..n): in which unit which ranks differ, and which of them differ from the majority. All
+ * ranks call it together, between two steps; it changes nothing. Waits for the device. */
 bool trainer_replicas_equal(Trainer *trainer, char *err, size_t n);
 
 #endif

@@ -100,7 +100,8 @@ static void free_pieces(const CheckpointContents *contents)
     free((void *)(uintptr_t)contents->slots);
 }
 
-/* Writes a checkpoint. */
+/* Writes a checkpoint. If keep > 0 and the disk is full, removes older checkpoints and tries again
+ * (checkpoint_write_making_room). */
 static bool write_checkpoint(Trainer *t, const char *run, CheckpointContents *contents, int keep,
                              char *err, size_t n)
 {
@@ -111,8 +112,8 @@ static bool write_checkpoint(Trainer *t, const char *run, CheckpointContents *co
     return saved;
 }
 
-/* Returns how many checkpoints a save keeps, or 0 for all; in that case none is removed to make
- * room for it, either. */
+/* Returns how many checkpoints a save keeps, or 0 for all. With 0 no checkpoint is removed, not
+ * even to make room for the new one. */
 static int present_keep(const Trainer *t)
 {
     return t->keep_all ? 0 : (int)t->config->checkpoint.keep;
@@ -142,8 +143,8 @@ bool trainer_save_begin(Trainer *t, const char *run, const char *config_text, co
     StepState state = alone ? (StepState){.steps = t->steps} : trainer_state(t);
     CheckpointContents contents = contents_of(t, &state, config_text, machine);
     save_pieces(t, &contents);
-    /* The snapshot is copied after all work issued to the compute stream, and before the next
-     * update. */
+    /* The snapshot is copied after all work issued to the compute stream. That stream must
+     * therefore wait for the updates on other streams first. */
     optimizer_await(&t->optimizer);
     AsyncRequest request = {.run = run,
                             .contents = &contents,
@@ -175,8 +176,8 @@ bool trainer_try_save(Trainer *t, const char *run, const char *config_text, cons
     return write_checkpoint(t, run, &contents, 0, err, n);
 }
 
-/* Writes this rank's piece of each parameter's master copy to `out`, by parameter; its name is NULL
- * if there is none. */
+/* Writes this rank's piece of the master copy of each parameter p to out[p]; the piece's name is
+ * NULL if there is no master copy. */
 static void master_pieces(const Trainer *t, Piece *out)
 {
     const ParamTable *table = &t->session.table;
@@ -201,7 +202,7 @@ bool trainer_begin_with(Trainer *t, WeightSource *source, Take *take, char *err,
     return good;
 }
 
-/* Loads the weights of a checkpoint that has nothing else. */
+/* Loads the weights of a checkpoint that contains only weights. */
 static bool begin_alone(Trainer *t, Checkpoint *checkpoint, char *err, size_t n)
 {
     Take take = {.from = checkpoint_folder(checkpoint), .same_ids = true};

@@ -15,15 +15,16 @@ typedef struct {
     Session *session;
     const ChoiceFile *file;
     Batch batch;     /* on the host */
-    int32_t *memory; /* of `batch` */
-    int64_t batches; /* of each rank */
-    /* (batches x dp x B, 2) f64 on the device: the loss and the targets of each row of all ranks */
+    int32_t *memory; /* memory of `batch` */
+    int64_t batches; /* micro-batches of each rank */
+    /* (batches x dp x B, 2) f64 on the device: for each row of all ranks, the summed loss and the
+     * number of targets */
     Tensor stats;
 } Scoring;
 
 /* Allocates what a scoring needs, for micro-batches of B x T tokens; choice_file_fits must have
- * returned true for T. `feed` is open for such micro-batches and needs no loader. All arguments
- * must outlive the scoring. */
+ * returned true for T. `feed` must have been opened for micro-batches of this size; it needs no
+ * loader. All arguments must outlive the scoring. */
 void scoring_open(Scoring *scoring, Feed *feed, Session *session, const ChoiceFile *file, int64_t B,
                   int64_t T);
 void scoring_close(Scoring *scoring);

@@ -20,7 +20,8 @@ bool session_connects(const Session *s)
     return s->gpus == GPUS_EACH;
 }
 
-/* Returns whether the devices are to be connected. In a counted world there are no other ranks. */
+/* Returns whether the devices are to be connected by NCCL. In a counted world they are not, because
+ * there are no other ranks. */
 static bool uses_nccl(const Session *s)
 {
     return session_connects(s) && !s->counted;
@@ -111,7 +112,8 @@ void session_build(Session *s, const Config *config, Comm *world, bool gradients
     s->params = zero_params(s->store);
 }
 
-/* From here on the device, and the groups made from the world, record everything. */
+/* Creates the flight recorder. From here on it records the calls of the device, of the world and of
+ * groups that are made from the world. */
 static void open_flight(Session *s, Comm *world)
 {
     s->flight = flight_create();
@@ -124,7 +126,8 @@ bool session_open(Session *s, const Config *config, Comm *world, bool gradients,
 {
     *s = (Session){0};
     bool opened = session_open_device(&s->dev, config, world, err, n);
-    /* The ranks do what follows together, so none begins it unless all have opened their device. */
+    /* All ranks must take part in what follows, so no rank begins it unless all have opened their
+     * devices. */
     bool good = world ? control_agree(world, opened, err, n) : opened;
     if (!good) {
         if (opened) device_close(&s->dev);
@@ -142,7 +145,7 @@ void session_open_counted(Session *s, const Config *config, Comm *world, const C
 {
     *s = (Session){.counted = true};
     device_counted_open(&s->dev, facts);
-    /* The same as on the device that the config asks for. */
+    /* Set as on the real device that the config asks for. */
     s->dev.attention_sums_biases = config->cuda.attention == ATTENTION_HOPPER;
     if (world->size > 1 && s->dev.backend->place == PLACE_DEVICE) s->gpus = GPUS_EACH;
     session_build(s, config, world, gradients);
@@ -286,7 +289,8 @@ void session_init_weights(Session *s)
     param_init(&s->dev, s->params, (uint64_t)s->config->seed);
 }
 
-/* Each parameter is one range of its unit, and a rank has at most one shard of a unit. */
+/* A parameter is one range of its unit, and a rank has at most one contiguous part of a unit. So
+ * each parameter has at most one extent. */
 void session_extents(Session *s, Purpose purpose, SessionExtent *out)
 {
     const ParamTable *table = &s->table;
@@ -333,7 +337,7 @@ bool session_take_weights(Session *s, CheckpointIo *io, WeightSource *source, Ta
     return good;
 }
 
-/* Loads the weights of a checkpoint that has nothing else. */
+/* Loads the weights of a checkpoint that contains only weights. */
 static bool read_alone(Session *s, CheckpointIo *io, Checkpoint *checkpoint, char *err, size_t n)
 {
     Take take = {.from = checkpoint_folder(checkpoint), .same_ids = true};

@@ -19,19 +19,19 @@ typedef struct {
     const Config *config;
     Device dev;
     Comm *world;    /* all ranks; NULL: a single rank */
-    Flight *flight; /* flight recorder; NULL without gradients, and if the session is counted */
+    Flight *flight; /* flight recorder; NULL without gradients, and in a counted session */
     Gpus gpus;      /* whether ranks share a GPU or have one each */
-    /* The device and the world are only counted: nothing is computed or sent, and nothing reads the
-     * memory. */
+    /* The device and the world are only counted (device_counted.h, counted.h): nothing is computed
+     * or sent, and nothing reads the memory. */
     bool counted;
     Grid grid;
-    /* Set by session_allocate: `tp` for training, `uncut` for a decoder's passes, which cut no rows
-     * between tensor-parallel ranks. */
+    /* Set by session_allocate. `tp` is used in training. `uncut` is used in a decoder's passes, in
+     * which rows are not divided between tensor-parallel ranks. */
     Region tp, uncut;
     ParamTable table;
     GptLayers layers;
-    StepPlan step;      /* of a training step; empty without gradients */
-    StepRoom room;      /* memory needed by steps and evaluations */
+    StepPlan step;      /* plan of a training step; empty without gradients */
+    StepRoom room;      /* numbers of buffers that steps and evaluations need */
     Pipeline *pipeline; /* connection between stages; NULL: a single stage */
     StageRelay stages;  /* connection between stages for a decoder's passes */
     Relay relay;
@@ -49,7 +49,7 @@ bool session_open_device(Device *dev, const Config *config, Comm *world, char *e
  * the choice open, and prepares the driver for config->world ranks. */
 bool session_on_cuda(const Config *config);
 /* Returns what config_settle must know about the devices that the config's ranks will open
- * (ConfigFacts.device); all 0 if these are CPUs. */
+ * (ConfigFacts.device); all fields are 0 if these devices are CPUs. */
 DeviceFacts session_facts(const Config *config);
 /* Like session_facts, for ranks that a launcher has started and that are connected: returns the
  * smallest value of each property among the devices of all ranks. */
@@ -75,50 +75,54 @@ int *session_borders(const Config *config, int runs);
 /* Builds everything that needs no device: grid, table of parameters, layers and their store, all
  * laid out without memory. With `gradients`, the store also gets gradients, and the schedule of a
  * training step is planned. config->model.vocab_size must be set. All ranks of `world` must call
- * it, and the world must outlive the session; NULL: a single rank. */
+ * it, and the world must outlive the session; `world` is NULL for a single rank. */
 void session_build(Session *session, const Config *config, Comm *world, bool gradients);
 /* Opens the device that the config asks for, then calls session_build. Returns false and sets `err`
  * if there is no such device. Ends the program if the ranks cannot divide the GPUs among them
  * (gpus_agree). */
 bool session_open(Session *session, const Config *config, Comm *world, bool gradients, char *err,
                   size_t n);
-/* The same for one rank of a counted world (counted.h) on a counted device, without any other rank
- * and whatever devices this machine has. If there are several ranks, each has its own device,
- * unless the facts say that device memory is host memory. */
+/* Does the same as session_open for one rank of a counted world (counted.h) on a counted device. No
+ * other rank takes part, and the devices of this machine do not matter. If the world has several
+ * ranks, each counts as having its own device, unless `facts` says that device memory is host
+ * memory. */
 void session_open_counted(Session *session, const Config *config, Comm *world,
                           const CountedFacts *facts, bool gradients);
 /* Allocates the session's memory on the open device; all ranks must call it together. Prepares the
  * grid for NCCL if each rank has a GPU, allocates weights and gradients and sets them to zero, and
  * opens what tensor-parallel ranks (the regions) and stages (pipeline and relay) use to send data
- * to each other. First warns if device "auto" had to skip a device that exists. The warning is not
- * given by session_open, so a run prints its plan before it. The caller must then call
- * session_connect; before that, ranks with one GPU each exchange no device memory. */
+ * to each other. First warns if device "auto" had to skip a device that exists; the warning comes
+ * here and not in session_open, so that a run prints its plan before it. The caller must then call
+ * session_connect. Until then, communication calls with device memory transfer no data if each rank
+ * has its own GPU. */
 void session_allocate(Session *session);
 /* session_connect connects the ranks by NCCL; session_meet ends the use of NCCL. Both do nothing
  * unless each rank has its own GPU, and all ranks must call them together. They keep a rule: all
  * ranks pass a barrier between the last allocation and the first NCCL call, and between the last
- * NCCL call and the first release. Allocating or releasing device memory may wait for another GPU,
- * on which NCCL waits for a rank that has not made the call yet. Loading a kernel may wait as well.
- * So all memory is allocated and all computation warmed up before session_connect, and released
- * after session_meet. Between the two the device's memory is fixed (Device.fixed in device.h). */
+ * NCCL call and the first release. Without it the ranks could deadlock: allocating or releasing
+ * device memory, or loading a kernel, may wait for another GPU, and that GPU may be in an NCCL call
+ * that waits for a rank which has not made the call yet. So all memory is allocated and all
+ * computation warmed up before session_connect, and released after session_meet. Between the two
+ * the device's memory is fixed (Device.fixed in device.h). */
 void session_connect(Session *session);
 void session_meet(Session *session);
-/* Replaces what depends on the size of a micro-batch, after session_allocate: `config` differs from
- * the session's only in that. All ranks must call it together. */
+/* Call it after session_allocate. Replaces everything that depends on the size of a micro-batch;
+ * `config` may differ from the session's config only in this size. All ranks must call it together.
+ */
 void session_shrink(Session *session, const Config *config);
 void session_close(Session *session);
 
 /* Runs the actions of a schedule one by one, and records them in the flight recorder. Calls `after`
- * after each of them, unless it is NULL. */
+ * after each action, unless `after` is NULL. */
 void session_run(Session *session, const Stage *stage, const Schedule *schedule,
                  void (*after)(void *context), void *context);
-/* Returns the connection by which a decoder's passes go through the stages; NULL: a single
- * stage. */
+/* Returns the connection over which a decoder sends tensors from stage to stage; NULL if there is a
+ * single stage. */
 const Relay *session_relay(const Session *session);
-/* Seconds that this rank has spent so far communicating device memory (CommCounts). `tensor` are
- * collectives of tensor-parallel ranks and `collectives` all others, both including the wait for
- * peers. `exchanges` is the time of transfers between stages, and `stages` the wait for other
- * stages. */
+/* Seconds that this rank has spent so far communicating device memory (CommCounts). `tensor` is the
+ * time of collectives of tensor-parallel ranks, and `collectives` that of all other collectives;
+ * both include the wait for peers. `exchanges` is the time of transfers between stages, and
+ * `stages` the wait for other stages. */
 typedef struct {
     double tensor, collectives, exchanges, stages;
 } CommSeconds;
@@ -126,7 +130,8 @@ CommSeconds session_comm_seconds(const Session *session);
 /* Returns whether `go_on` is true on all ranks. All ranks must call it together, and all get the
  * same result. */
 bool session_all_go_on(Session *session, bool go_on);
-/* Returns whether all ranks are `good` (control_agree); also for a session without a world. */
+/* Returns whether `good` is true on all ranks (control_agree). In a session without a world,
+ * returns `good`. */
 bool session_agree(Session *session, bool good, char *err, size_t n);
 /* Returns rank 0's value on all ranks. */
 int64_t session_first(Session *session, int64_t value);
@@ -140,7 +145,7 @@ typedef struct {
     ParamExtent extent; /* count is 0 if this rank has none */
     Shard shard;
 } SessionExtent;
-/* Writes one for each parameter to out[0..table.n_params). */
+/* Writes the SessionExtent of each parameter to out[0..table.n_params). */
 void session_extents(Session *session, Purpose purpose, SessionExtent *out);
 /* Writes this rank's piece of every weight to `out`, in table order; `out` has room for
  * table.n_params. With PURPOSE_COUNT, for saving, the pieces of different ranks do not overlap.
@@ -151,13 +156,14 @@ void session_weights(Session *session, Purpose purpose, Piece *out);
  * from the session's only if the checkpoint holds nothing but weights (checkpoint_weights_only). */
 bool session_read_weights(Session *session, CheckpointIo *io, Checkpoint *checkpoint, char *err,
                           size_t n);
-/* Loads the weights from a source, whatever its dtypes, and also fills masters[i], the piece of a
- * master copy, for each parameter i whose masters[i].name is not NULL (take_weights). masters may
- * be NULL. Each rank passes its own source. Returns false and sets `err` if they do not fit or
- * cannot be read. */
+/* Loads the weights from a source, which may have other dtypes than the session. Also fills the
+ * master copy that masters[i] describes, for each parameter i whose masters[i].name is not NULL
+ * (take_weights). `masters` may be NULL. Each rank passes its own source. Returns false and sets
+ * `err` if the weights do not fit or cannot be read. */
 bool session_take_weights(Session *session, CheckpointIo *io, WeightSource *source, Take *take,
                           const Piece *masters, char *err, size_t n);
-/* Publishes all weights to the store, after session_connect. */
+/* Tells the store that all weights have changed (ParamStore.publish). Call it after
+ * session_connect. */
 void session_publish_weights(Session *session);
 
 #endif

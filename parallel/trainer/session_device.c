@@ -39,7 +39,8 @@ DeviceFacts session_facts(const Config *config)
     if (!session_on_cuda(config)) return (DeviceFacts){0};
     const char *name = device_name(config);
     DeviceSurvey seen = device_survey(name);
-    /* On other machines there may be further ranks, each with its own GPU. */
+    /* If there are more ranks than GPUs on this machine, the other ranks are on other machines,
+     * each with its own GPU. Then only the GPUs of this machine are examined. */
     bool fewer = gpus_each(seen, config->world) && seen.count < config->world;
     return device_survey_facts(name, fewer ? seen.count : config->world);
 }
@@ -109,7 +110,7 @@ static DeviceOptions device_options(const Config *config, Comm *world)
     if (!machines.joined) return options;
     options.level = common_level(config, world);
     if (options.threads == 0) options.threads = common_threads(world);
-    /* Each process has its own OpenBLAS and its own GPU. */
+    /* Each process has its own OpenBLAS and its own GPU, so it shares them with no other rank. */
     if (strcmp(launch_kind(world), "processes") == 0) options.local_ranks = 1;
     return options;
 }

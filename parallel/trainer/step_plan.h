@@ -1,7 +1,7 @@
 /* step_plan.h -- plans a training step before anything is allocated: the schedule of this rank's
  * stage, and the order in which its actions use the units of parameters (a unit is the flat buffer
- * of a block, a table or the head). Also determines how much memory all schedules that run on a
- * model need. */
+ * of a block, a table or the head). Also finds how many buffers are enough for all schedules that
+ * run on a model. */
 #ifndef PARALLEL_TRAINER_STEP_PLAN_H
 #define PARALLEL_TRAINER_STEP_PLAN_H
 
@@ -15,21 +15,22 @@ typedef struct {
     int64_t n_uses;
 } StepPlan;
 
-/* Returns the spec of a training step's schedule, over all stages, as the config asks for. */
+/* Returns the description of a training step's schedule over all stages, as the config asks for it.
+ */
 ScheduleSpec step_spec(const Config *config);
 /* Creates the schedule of `micros` micro-batches for the stage `at` in a grid of `size`, and the
  * list of its uses of the units of `layers`. With `evaluate`, the schedule has only forward passes
  * and there are no uses. Free with step_plan_free. */
 StepPlan step_plan_create(const Config *config, const GptLayers *layers, GridPlace size,
                           GridPlace at, int64_t micros, bool evaluate);
-/* Return the bytes of a plan, for the memory plan: step_plan_bytes the bytes of a finished plan,
- * step_plan_most_bytes an upper bound for any plan of `micros` micro-batches. */
+/* For the memory plan: step_plan_bytes returns the bytes of a finished step plan, and
+ * step_plan_most_bytes an upper bound for every step plan of `micros` micro-batches. */
 size_t step_plan_bytes(const StepPlan *plan);
 size_t step_plan_most_bytes(const Config *config, int64_t micros);
 void step_plan_free(StepPlan *plan);
 
-/* How much a schedule holds at once: sets of activations of each chunk, micro-batches, and buffers
- * for tensors between stages. */
+/* How much memory schedules need at once: slots[c] sets of activations for chunk c, `batches`
+ * micro-batches, and `buffers` buffers for tensors that are sent between stages. */
 typedef struct {
     int *slots;
     int chunks, batches, buffers;
@@ -43,9 +44,9 @@ void step_room_include(StepRoom *room, int chunks, const Schedule *schedule);
  * between stages and to add to a gradient at least once. */
 int64_t evaluate_group(GridPlace size);
 int64_t warm_up_micros(GridPlace size, int64_t micros);
-/* Returns a number of micro-batches; no evaluation of a group needs more room on a stage than an
- * evaluation of so many. It is the largest number that passes through a chunk before the stage
- * changes to its next chunk. */
+/* Returns the number of micro-batches of an evaluation that needs the most memory: no evaluation of
+ * up to evaluate_group micro-batches needs more on any stage. It is the largest number that passes
+ * through a chunk before the stage changes to its next chunk. */
 int64_t widest_evaluation(GridPlace size);
 
 #endif

@@ -35,8 +35,9 @@ static bool open_loaders(Trainer *t, char *err, size_t n)
     if (t->data->val.n_files == 0) return true;
     options.split = SPLIT_VAL;
     options.micros = INT64_MAX;
-    /* The validation windows are the same for any number of ranks. A product that does not fit into
-     * 64 bits exceeds the number of windows, so it becomes 0, which means all. */
+    /* The first eval.steps x B windows are evaluated, whatever the number of ranks. If this product
+     * does not fit into 64 bits, the data have fewer windows; the limit is then 0, which means all
+     * windows. */
     if (__builtin_mul_overflow(c->eval.steps, options.B, &options.max_windows))
         options.max_windows = 0;
     if (!loader_create(&t->val, t->data, &options, err, n)) return false;
@@ -48,7 +49,7 @@ static bool open_loaders(Trainer *t, char *err, size_t n)
     return true;
 }
 
-/* Allocates micro-batches on the device, and computes the constants of their step. */
+/* Allocates memory for micro-batches on the device, and computes the constants of a step. */
 static void open_feed(Trainer *t)
 {
     const Config *c = t->config;
@@ -62,7 +63,7 @@ static void open_feed(Trainer *t)
     t->constants = step_constants(c, t->session.grid.size.dp);
 }
 
-/* Computes the learning rate of every update, and copies them to the device. */
+/* Computes the learning rates of all updates, and copies them to the device. */
 static void fill_lr_table(Trainer *t)
 {
     Device *dev = &t->session.dev;
@@ -76,16 +77,16 @@ static void fill_lr_table(Trainer *t)
     free(lr);
 }
 
-/* Allocates a step's data on the device besides the model: its state, the learning rate of every
- * update, and micro-batches. */
+/* Allocates what a step needs on the device besides the model: the step's state, the learning rate
+ * of every update, and micro-batches. */
 static void open_state(Trainer *t)
 {
     Device *dev = &t->session.dev;
     t->state = device_alloc(dev, sizeof *t->state, "the step's state");
     t->lr_memory = device_alloc(dev, t->lr_bytes, "the learning rates");
     t->lr_table = tensor_1d(t->lr_memory, F64, t->config->train_steps);
-    /* The table of a long run would take more time and memory than everything else that is
-     * counted. */
+    /* A counted device reads no learning rates. For a long run, computing them would take more time
+     * and memory than everything else that is counted. */
     if (!t->session.counted) fill_lr_table(t);
     open_feed(t);
 }
@@ -174,12 +175,14 @@ bool trainer_allocate(Trainer *t, const Config *config, const DataSet *data, cha
     open_optimizer(t);
     save_open(t);
     if (config->wall_clock_breakdown) phases_open(&t->phases, s, s->step.schedule.n);
-    /* The libraries also load their kernels at the first use. NCCL's calls transfer nothing yet. */
+    /* The warm-up comes before session_connect, because loading a kernel may wait for another GPU,
+     * and libraries load their kernels at the first use. NCCL's calls transfer nothing yet. */
     if (session_connects(s) && !s->counted) trainer_warm_up(t);
     session_connect(s);
     session_init_weights(s);
-    /* Master weights are copied from the shards. A gather that has not ended yet may still be
-     * writing these, because it assembles the whole weights in the same memory. */
+    /* optimizer_init copies master weights from the shards. A gather that has not ended yet may
+     * still be writing the shards, because it assembles the whole weights in the same memory. So it
+     * is waited for. */
     device_synchronize(&s->dev);
     optimizer_init(&t->optimizer, &t->session.dev);
     trainer_set_state(t, step_state_initial(config));
@@ -256,8 +259,8 @@ static void limit_lead(Trainer *t)
     device_event_synchronize(&t->session.dev, &t->recorded[ended % TRAINER_HISTORY]);
 }
 
-/* Adds the updates of states on the host that the last step issued. They ended before this step had
- * used all weights, so the host waits no longer than in phases_add. */
+/* Adds the last step's updates of optimizer states in host memory to the phases. These updates
+ * ended before this step had used all weights, so the host waits no longer than in phases_add. */
 static void time_last_updates(Trainer *t)
 {
     if (!t->untimed_update) return;
@@ -299,9 +302,9 @@ void trainer_step(Trainer *t)
     t->position += t->constants.samples;
 }
 
-/* Runs a step of few micro-batches (at least two if the config has as many, so that one adds to the
- * gradients of another), then an evaluation. These data will still be used in training, because
- * each batch depends only on its position. */
+/* Runs a step of few micro-batches, then an evaluation. If the config has at least two
+ * micro-batches, the step has two or more, so that one adds to the gradients of another. Training
+ * will use the same data again, because a batch depends only on its position. */
 static void warm_up_model(Trainer *t)
 {
     Session *s = &t->session;
@@ -332,13 +335,14 @@ void trainer_warm_up(Trainer *t)
     /* The update runs with a decision to skip: its kernels are loaded, and no weight changes. */
     device_copy_words(dev, &t->state->decision, &nothing, sizeof nothing);
     optimizer_step(&t->optimizer, dev, params, &t->state->decision);
-    /* Passes over a prompt and over a single token need matrix products of other shapes. */
+    /* Passes over a prompt and over a single token need matrix products of other shapes than steps
+     * do. */
     free(trainer_sample(t, t->config->eval.sample_prompt, 1));
     params->step_begin(params, NULL, 0);
     if (t->decoder && decoder_room(t->decoder) > 0) decoder_feed(t->decoder, &(int32_t){0}, 1);
     params->step_end(params);
-    /* The decision has advanced the state, which is restored here, and has cleared the sums. The
-     * first step overwrites the gradients. */
+    /* trainer_decide has advanced the state, which is restored here. It has also cleared the sums.
+     * The gradients can stay, because the first step overwrites them. */
     device_copy_words(dev, &t->state->state, &kept, sizeof kept);
     device_synchronize(dev);
     t->feed.seconds = feed.seconds;

@@ -13,10 +13,11 @@
 #include "parallel/trainer/phases.h"
 #include "parallel/trainer/session.h"
 
-/* Maximum number of steps whose records the host has not read yet. TRAINER_LEAD: if there is a
- * network between the ranks, maximum number of steps that the host has issued and the device has
- * not ended. NCCL's threads that serve the network may block each other if thousands of operations
- * wait for them (https://github.com/NVIDIA/nccl/issues/2353). */
+/* TRAINER_HISTORY: maximum number of steps whose records the host has not read yet. TRAINER_LEAD:
+ * maximum number of steps that the host has issued and the device has not finished, if the ranks
+ * are on several machines. It limits how many operations wait in NCCL at once: with thousands, the
+ * threads that serve the network may block each other (https://github.com/NVIDIA/nccl/issues/2353).
+ */
 enum { TRAINER_HISTORY = 256, TRAINER_LEAD = 2 };
 /* Number of hashes that are computed on the device before the host reads them (replicas.h). */
 enum { REPLICA_HASHES = 64 };
@@ -45,11 +46,11 @@ typedef struct {
     GradNorm norm;
     StepConstants constants;
     Loader *train, *val; /* val is NULL if there are no validation data */
-    Loader **sets;       /* (n_sets) of data->sets */
+    Loader **sets;       /* (n_sets) validation loaders of data->sets */
     int n_sets;
     TrainerState *state;    /* in device memory */
-    TrainerRecord *records; /* page-locked; step s has place s % TRAINER_HISTORY */
-    Event *recorded;        /* one event per place: its record has arrived */
+    TrainerRecord *records; /* page-locked; index s % TRAINER_HISTORY for step s */
+    Event *recorded;        /* one event per record: it has reached the host */
     Tensor lr_table;        /* (train_steps) f64 on the device */
     Feed feed;
     int64_t steps, samples; /* steps issued and their samples, counted by the host */
@@ -59,27 +60,29 @@ typedef struct {
     void *optimizer_memory, *lr_memory;
     OptimizerBytes optimizer_bytes;
     HostStates host_states;
-    bool untimed_update; /* the last step's updates of these states are not in phases.seconds yet */
+    bool untimed_update; /* phases.seconds lacks the last step's updates of host states */
     size_t lr_bytes;
-    Piece *slots;   /* this rank's parts of the optimizer states */
-    Piece *weights; /* for tests: this rank's parts of the weights */
-    char **slot_names;
+    Piece *slots;      /* this rank's parts of the optimizer states */
+    Piece *weights;    /* this rank's parts of the weights */
+    char **slot_names; /* names of `slots` in checkpoints */
     int n_slots;
     CheckpointIo io;
     bool keep_all; /* saves do not remove older checkpoints */
-    /* trainer_allocate allocates memory for snapshots, so that saves can be asynchronous. */
+    /* If true, trainer_allocate allocates memory for snapshots, so that saves can be asynchronous.
+     */
     bool saves_async;
     AsyncSave *async; /* NULL: saves are synchronous */
 } Trainer;
 
 /* Opens the device and lays out what a trainer of `config` will hold, without allocating it; the
  * memory plan is computed from this layout. All ranks of `world` must call it, and the world must
- * outlive the trainer; NULL: a single rank. Returns false and sets `err` if there is no such
- * device. */
+ * outlive the trainer; `world` is NULL for a single rank. Returns false and sets `err` if there is
+ * no such device. */
 bool trainer_open(Trainer *trainer, const Config *config, Comm *world, char *err, size_t n);
-/* The same for one rank of a counted world, as session_open_counted does. Then memory_plan,
- * trainer_allocate and trainer_step work as on any device. They read only one fact of the data:
- * whether there is a tokenizer. There are no evaluations, and records of steps are empty. */
+/* Does the same for one rank of a counted world (session_open_counted), in which nothing is
+ * computed. memory_plan, trainer_allocate and trainer_step can then be called as on any device; of
+ * the data they read only whether there is a tokenizer. There are no evaluations, and records of
+ * steps are empty. */
 void trainer_open_counted(Trainer *trainer, const Config *config, Comm *world,
                           const CountedFacts *facts);
 /* For tests that need only the memory plan: lays out the trainer without opening a device. */
@@ -92,8 +95,9 @@ bool trainer_allocate(Trainer *trainer, const Config *config, const DataSet *dat
                       size_t n);
 /* Makes the micro-batch of an allocated trainer smaller: frees what depends on its size and
  * allocates it again. `config` must differ from the trainer's only in the micro-batch, which must
- * be smaller, and in train_batch_size. Only steps may follow: the validation data keep the former
- * micro-batch. Returns false and sets `err` if the data are damaged. */
+ * be smaller, and in train_batch_size. Afterwards the trainer can only make steps, because the
+ * validation data keep the former micro-batch size. Returns false and sets `err` if the data are
+ * damaged. */
 bool trainer_shrink(Trainer *trainer, const Config *config, char *err, size_t n);
 /* Returns whether a trainer of `config` draws samples with these data, and so needs a decoder.
  * Random data replace data that do not exist yet, so they count as having a tokenizer. */
@@ -102,9 +106,9 @@ bool trainer_samples(const Config *config, const DataSet *data);
  * trainer_allocate. */
 void trainer_close(Trainer *trainer);
 
-/* Calls once everything that steps, evaluations and samples use, if the device has its own memory.
+/* If the device has its own memory, runs once everything that steps, evaluations and samples use.
  * The first call of a kernel or a matrix product loads code, chooses algorithms and may allocate
- * memory, so a lack of memory shows before the run instead of during it. Changes no number: runs
+ * memory, so a lack of memory shows before the run instead of during it. Changes no result: runs
  * with and without it have the same bits. Does nothing on the CPU. Call it before the first step
  * and before trainer_load. */
 void trainer_warm_up(Trainer *trainer);
@@ -121,8 +125,8 @@ int trainer_read(Trainer *trainer, StepRecord *out);
 int trainer_read_all(Trainer *trainer, StepRecord *out);
 /* Returns a copy of the StepState, after waiting for the device. */
 StepState trainer_state(Trainer *trainer);
-/* Continues training from `state`: its steps, place in the data and loss scale. Waits for the
- * device. */
+/* Makes training continue from `state`: from its number of steps, its position in the data and its
+ * loss scale. Waits for the device. */
 void trainer_set_state(Trainer *trainer, StepState state);
 
 #endif

@@ -8,15 +8,15 @@
 
 typedef struct {
     int *unit, n;     /* units in the order in which they were added */
-    int64_t elements; /* of all units in it */
-    int64_t most;     /* elements up to which units share a group */
+    int64_t elements; /* of all these units together */
+    int64_t most;     /* a group of several units has at most so many elements */
 } Bucket;
 
-/* Returns an empty bucket with room for so many units; free it with bucket_free. */
+/* Returns an empty bucket with room for `units` units; free it with bucket_free. */
 Bucket bucket_create(int units, int64_t most);
 void bucket_free(Bucket *bucket);
-/* Returns whether a unit of so many elements still fits into the bucket. Also returns false for an
- * empty bucket if the unit is larger than a bucket. */
+/* Returns whether a unit of `elements` elements still fits into the bucket. Also returns false for
+ * an empty bucket if the unit is larger than a bucket. */
 bool bucket_has_room(const Bucket *bucket, int64_t elements);
 /* Adds a unit; `elements` is its size. */
 void bucket_add(Bucket *bucket, int unit, int64_t elements);

@@ -25,8 +25,8 @@ static void choose_sharded(ZeroStore *s)
     }
 }
 
-/* Returns the room needed by a pass whose uses are unknown: any two units may be held at the same
- * time. */
+/* Returns the elements of the buffer that a pass with unknown uses needs: any two units may be held
+ * at the same time. */
 static int64_t largest_pair(const int64_t *size, int n)
 {
     int64_t most = 0, second = 0;
@@ -132,7 +132,8 @@ static void ask_between_uses(ZeroStore *s, bool ahead)
 {
     if (!s->by_plan || !s->options.overlap_comm || s->next_use == s->n_uses) return;
     ask_by_plan(s, ahead);
-    /* There is no room for the next unit yet, but this rank's part of it has separate memory. */
+    /* There is no room for the next unit yet, but this rank's part of it has memory of its own, so
+     * the part can already be gathered. */
     if (ahead && s->next_stay < s->plan.n) zero_gather_part(s, s->plan.gather[s->next_stay].unit);
 }
 

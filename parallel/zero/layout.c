@@ -14,9 +14,9 @@ static void find_gaps(ZeroStore *s, const Unit *unit, UnitState *u)
     int64_t at = 0;
     u->first_gap = s->n_gaps;
     while (at < u->size) {
-        /* The rows of a unit are in another order than in the table, so all rows are searched for
-         * the one that begins here, or else for the next one. Padding rows belong to their
-         * parameter, whose gradient includes them. */
+        /* A unit stores its parameters in another order than the table lists them. So all of them
+         * are searched for the one that begins here, or else for the next one. Padding rows belong
+         * to their parameter, whose gradient includes them. */
         int64_t next = u->size, end = at;
         for (int i = unit->first; i < unit->first + unit->count; i++) {
             const Param *p = &table->param[i];
@@ -58,12 +58,13 @@ static void choose_transient(ZeroStore *s)
  * still enough for the full rate of NVLink. */
 static void create_buckets(ZeroStore *s)
 {
-    const int64_t AT_LEAST = 8, LARGEST = 40000000; /* buckets; elements; with overlap_comm */
+    const int64_t AT_LEAST = 8, LARGEST = 40000000; /* buckets; elements */
     const ZeroOptions *o = &s->options;
     int units = s->base.table->n_units;
     int64_t all = 0, most = INT64_MAX;
     if (o->overlap_comm) {
-        /* A sum over absurdly large units could overflow; a larger sum has no effect. */
+        /* Each size is limited, because a sum over absurdly large units could overflow. The limit
+         * does not change the result. */
         for (int i = 0; i < units; i++)
             all += min_i64(s->unit[i].size, AT_LEAST * LARGEST);
         most = min_i64(all / AT_LEAST + 1, LARGEST);
@@ -194,8 +195,8 @@ int64_t zero_own_begin(const ZeroStore *s, const UnitState *u)
     return u->part * s->grid->shard.rank + u->own * s->grid->replicate.rank;
 }
 
-/* Returns whether this rank counts a range of a unit. All rows of a range are split in the same
- * way, so the first row is enough to decide. */
+/* Returns whether this rank counts a range of a unit (PURPOSE_COUNT). All rows of a range are split
+ * in the same way, so the first row is enough to decide. */
 static bool counted_here(const ZeroStore *s, const Unit *unit, const Range *range)
 {
     const ParamTable *table = s->base.table;
@@ -229,8 +230,8 @@ int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max)
             int64_t to = min_i64(end, last ? u->size : range->offset + range->count);
             if (from >= to) continue;
             if (purpose == PURPOSE_COUNT && !counted_here(s, unit, range)) continue;
-            /* Further shards are only counted, because callers first call this to learn the
-             * number. */
+            /* Shards beyond `max` are only counted, because callers first call this function to
+             * learn the number. */
             if (n++ >= max) continue;
             Tensor weight = all ? u->weight : zero_own(s, u->weight_part);
             Tensor grad =

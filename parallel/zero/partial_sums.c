@@ -13,8 +13,8 @@
 #include "model/core/min_max.h"
 #include "parallel/zero/state.h"
 
-/* Returns the communicator of the ranks that have the addends of rows of this kind; NULL if each
- * rank has the whole gradient. */
+/* Returns the communicator over which gradients of rows of this kind are summed; NULL if each rank
+ * has the whole gradient. */
 static Comm *addends(const ZeroStore *s, TpGrad kind)
 {
     Grid *grid = s->grid;
@@ -41,8 +41,8 @@ static Tensor kept_between(const ZeroStore *s, const UnitState *u, int64_t from,
     return tensor_slice_rows(whole ? u->grad : zero_own(s, u->grad_part), from - begin, to - from);
 }
 
-/* Sums those rows of the unit whose addends are on these ranks. Ranges of the same kind are
- * consecutive and are sent as one tensor. */
+/* Sums those rows of the unit whose gradients are summed over this communicator. Ranges of the same
+ * kind are consecutive and are sent as one tensor. */
 static void sum_rows(ZeroStore *s, int unit, Comm *comm)
 {
     const Unit *rows = &s->base.table->unit[unit];

@@ -137,8 +137,8 @@ static int64_t begin_earlier(Draft *d, int64_t first, int64_t earliest, int64_t 
 /* Lists the stays in order of their first use; with `ahead` they begin as early as possible. */
 static void list_stays(Draft *d, GatherPlan *plan, bool ahead, int64_t limit)
 {
-    int64_t *free_at =
-        must_calloc((size_t)d->n + 1, sizeof *free_at); /* indexed by a stay's first point */
+    /* For the first point of each stay: the earliest point at which its gather may begin. */
+    int64_t *free_at = must_calloc((size_t)d->n + 1, sizeof *free_at);
     bool *begun = must_calloc((size_t)d->n + 1, sizeof *begun);
     int64_t earliest = 0;
     plan->n = 0;

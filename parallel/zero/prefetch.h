@@ -1,13 +1,16 @@
 /* prefetch.h -- plans when each unit's weights are gathered, how long they are kept, and where: a
- * pure function of a step's uses, the units' sizes and DeepSpeed's keys. Sizes are in elements. */
+ * pure function of a step's uses of units, the units' sizes and DeepSpeed's keys. Sizes are in
+ * elements. */
 #ifndef PARALLEL_ZERO_PREFETCH_H
 #define PARALLEL_ZERO_PREFETCH_H
 
 #include "model/param/store.h"
 
 typedef struct {
-    int64_t prefetch_bucket_size; /* elements gathered ahead of their use at any time */
-    int64_t max_live_parameters;  /* elements gathered at any time; at least gathers_least */
+    int64_t prefetch_bucket_size; /* at most so many elements are gathered ahead of their use at any
+                                     time */
+    int64_t max_live_parameters;  /* at most so many elements are gathered at any time; at least
+                                     gathers_least */
     int64_t max_reuse_distance;   /* a unit is kept between two of its uses if at most so many
                                    * elements are used in between */
 } GatherLimits;

@@ -32,9 +32,9 @@ static void await_update(ZeroStore *s, Event *updated)
     exposed_end(s->updates);
 }
 
-/* Called before the compute stream waits for a unit's gather. Makes it first wait for only the
- * updates for which the comm stream has waited until then, so that the rest of the wait is for
- * other ranks. The whole wait does not become longer. */
+/* Called before the compute stream waits for a unit's gather. Makes the compute stream first wait
+ * only for the updates for which the gather has waited. So the waits for updates are measured apart
+ * from the waits for other ranks. The whole wait does not become longer. */
 static void measure_update(ZeroStore *s, UnitState *u)
 {
     if (s->updates) await_update(s, u->gathered_after);
@@ -42,7 +42,8 @@ static void measure_update(ZeroStore *s, UnitState *u)
     u->gathered_after = NULL;
 }
 
-/* Makes the comm stream wait for what the bucket's gathers read and overwrite. */
+/* Makes the comm stream wait until the bucket's gathers may read the shards and overwrite the whole
+ * weights. */
 static void begin_gathers(ZeroStore *s, const Bucket *bucket)
 {
     /* The shards must have been written, and earlier reads of the whole weights' memory must have
@@ -79,7 +80,7 @@ static void gather_parts(ZeroStore *s, const Bucket *bucket)
 static void gather_units(ZeroStore *s, const Bucket *bucket)
 {
     Comm *comm = &s->grid->shard;
-    /* In a group of one rank the part is the whole unit. */
+    /* In a group of one rank the part is the whole unit, so nothing is gathered. */
     if (comm->size == 1) return;
     int used = flight_unit(s->dev->flight, -1);
     comm_group_begin(comm);
@@ -158,8 +159,8 @@ void zero_publish(ParamStore *base, int unit, Event *updated)
     if (u->sharded)
         zero_drop_weights(u); /* the gathered weights are out of date */
     else if (u->at_home && s->options.stage > 0 && u->weight_state != WEIGHTS_QUEUED)
-        /* At stage 0 every rank has made the same update. If a gather is already queued, it is
-         * issued after this update and includes it. */
+        /* At stage 0 every rank has made the same update itself, so nothing is gathered. If a
+         * gather is already queued, it is issued after this update and includes it. */
         u->weight_state = WEIGHTS_AWAY;
     /* Gathers are executed in the order in which they are issued. A unit that is used late would
      * delay those that the next forward pass needs first. */

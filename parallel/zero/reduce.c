@@ -1,7 +1,8 @@
 /* reduce.c -- sums gradients over the data-parallel ranks, in buckets, on the comm stream.
  * Gradients that are stored whole are summed over the shard group once per step, after the last
- * release; transient ones at every release, into this rank's part. After the last release the sums
- * of the shard groups are added: each of the ranks that have the same part gets its share. */
+ * release. Transient gradients are summed at every release, into this rank's part. After the last
+ * release the sums of all shard groups are added: each of the ranks that have the same part gets
+ * the total of its share. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "parallel/zero/state.h"
@@ -19,7 +20,7 @@ static Tensor travelling(const ZeroStore *s, int i)
 }
 
 /* Returns whether a transient gradient, which is released and summed once per micro-batch, has
- * already been summed in this step. Then the next sum is added to its shard. */
+ * already been summed in this step. If so, the next sum is added to the stored one. */
 static bool has_sum(const UnitState *u)
 {
     return u->released > 1;
@@ -32,8 +33,8 @@ static bool sums_in_place(const ZeroStore *s, const UnitState *u)
     return u->transient && !has_sum(u) && !tensor_present(s->wire) && !s->options.all_reduce;
 }
 
-/* Sums over the ranks: the whole gradient, or this rank's part of it. The result is written in
- * place, except if sums_in_place. */
+/* Sums the gradient, or only this rank's part of it, over the ranks of the shard group. The sum
+ * overwrites the gradient that was sent or, if sums_in_place, is written to the stored shard. */
 static void sum_over_ranks(ZeroStore *s, const UnitState *u, Tensor whole)
 {
     Comm *comm = &s->grid->shard;
@@ -44,7 +45,7 @@ static void sum_over_ranks(ZeroStore *s, const UnitState *u, Tensor whole)
                             sums_in_place(s, u) ? u->grad_part : zero_part(s, whole), whole);
 }
 
-/* Copies the sum, or adds it, to the memory in which it is stored. */
+/* Copies the sum to the memory in which it is stored, or adds it there. */
 static void keep_sum(ZeroStore *s, const UnitState *u, Tensor whole)
 {
     Tensor sum = zero_part(s, whole);
@@ -93,8 +94,8 @@ static void sum_in_group(ZeroStore *s)
         keep_sum(s, &s->unit[bucket->unit[i]], travelling(s, i));
 }
 
-/* Returns whether the shard groups' sums of the unit are to be added now: its gradient was released
- * for the last time in this step. */
+/* Returns whether the unit's gradient was released for the last time in this step. Then the sums of
+ * all shard groups are to be added. */
 static bool is_last(const UnitState *u)
 {
     return u->released == u->releases;
@@ -107,8 +108,9 @@ static Tensor travelling_part(const ZeroStore *s, int i)
     return tensor_present(s->wire) ? tensor_slice_rows(travelling(s, i), 0, u->part) : u->grad_part;
 }
 
-/* Sums the parts of those units of the bucket that are complete over the ranks of other shard
- * groups that have the same part. This rank gets its share of the sums in place. */
+/* Adds the sums of all shard groups, for those units of the bucket whose gradients are complete:
+ * sums this rank's part over the ranks that have the same part. This rank gets its share of the
+ * sums in place. */
 static void sum_between_groups(ZeroStore *s)
 {
     Bucket *bucket = &s->summing;
@@ -145,7 +147,7 @@ static void issue_sums(ZeroStore *s)
 {
     Bucket *bucket = &s->summing;
     if (bucket->n == 0) return;
-    /* The gradients must be complete. */
+    /* The comm stream must wait until the gradients are complete. */
     device_event_record(s->dev, &s->computed);
     device_event_wait(&s->comm, &s->computed);
     int used = flight_unit(s->dev->flight, -1);

@@ -8,9 +8,10 @@
 #include "parallel/zero/bucket.h"
 #include "parallel/zero/zero.h"
 
-/* A gap between packs, or a unit's tail. It must be zero at every reduction. */
+/* Elements of a unit that belong to no parameter: between parameters, or at the unit's end. Their
+ * gradients must be zero whenever gradients are summed. */
 typedef struct {
-    int64_t offset, count; /* elements into the unit */
+    int64_t offset, count; /* in elements; the offset is from the beginning of the unit */
 } Gap;
 
 /* Where the whole, up-to-date weights of a unit are. */
@@ -30,23 +31,24 @@ typedef enum {
     GRAD_IN_SLOT, /* transient: one micro-batch's gradient is complete and waits in its slot for the
                      sum */
     GRAD_KEPT,    /* not transient: the sum of this rank's micro-batches so far, in `grad` */
-    GRAD_SUMMED,  /* the sum over the data-parallel ranks is on the comm stream */
+    GRAD_SUMMED,  /* the sum over the data-parallel ranks has been issued to the comm stream */
 } GradState;
 
 typedef struct {
     /* Constant for the run; set by layout.c and gather.c. */
-    bool at_home;   /* this stage is a home of the unit; else all sizes are 0 */
+    bool at_home;   /* this pipeline stage has the unit; else all sizes are 0 */
     bool sharded;   /* weights are kept as shards and gathered for a use */
     bool transient; /* whole gradients are computed in a slot and summed at every release */
     bool used_late; /* a step uses a later unit of the table before this one */
     int64_t size;   /* elements of the padded unit */
-    int64_t part;   /* elements of one rank's part; the ranks of `replicate` hold the same */
-    int64_t own;    /* elements of the part that one of these ranks updates */
+    int64_t part;   /* elements of one rank's part; all ranks of the group `replicate` hold the same
+                       part */
+    int64_t own;    /* elements of the part that each of these ranks updates */
     int first_gap;  /* index of its first gap in the store's list */
     int n_gaps;     /* number of its gaps */
     /* This rank's parts, flat: weights, and gradients summed over the ranks of the shard group. If
-     * the whole tensor is stored, they are parts of it. zero_own returns the share that it
-     * updates. */
+     * the whole tensor is stored, the parts lie within it. zero_own returns the share of a part
+     * that this rank updates. */
     Tensor weight_part, grad_part;
 
     /* The weights. */
@@ -57,12 +59,13 @@ typedef struct {
     bool part_old;
     Tensor weight; /* flat, of `size` elements; absent while a sharded unit is away */
     Event ready;   /* recorded on the comm stream after the gather */
-    /* The event after an update of this rank's shards on another stream, if no work that reads the
-     * shards waits for it yet; NULL: there is none. */
+    /* The event after an update of this rank's shards on another stream. NULL: there was no such
+     * update, or work that reads the shards already waits for it. */
     Event *updated;
     int turn;              /* its number in the order in which all units were last updated */
-    Event *gathered_after; /* the latest update for which the comm stream waited before `ready`, if
-                              the compute stream has not waited for it; NULL: there is none */
+    Event *gathered_after; /* the latest update for which the comm stream waited before it recorded
+                              `ready`; NULL: there is none, or the compute stream has waited for it,
+                              too */
     int64_t used;          /* sharded: the point of its most recent use (prefetch.h) */
     int64_t last;          /* sharded: the last point of its stay */
 
@@ -88,7 +91,8 @@ struct ZeroStore {
     Device *dev;     /* NULL: laid out, but not allocated */
     Device comm;     /* the device's comm stream, on which collectives run */
     Grid *grid;
-    ZeroOptions options; /* the stage is 0 if there is only one rank */
+    ZeroOptions options; /* the stage is 0 with one data-parallel rank, else at most 1 if a shard
+                            group has one rank */
     UnitState *unit;
     Gap *gap;
     int n_gaps;
@@ -110,7 +114,7 @@ struct ZeroStore {
     int next_slot;
 
     /* Stage 3: the buffer of gathered weights and its plan. */
-    GatherPlan plan; /* the plan for the uses that the store was laid out for: */
+    GatherPlan plan; /* made for the uses in `planned`, those given to zero_create */
     Use *planned;
     int64_t n_planned;
     bool by_plan;      /* whether the step's uses are those of the plan, or its first ones */
@@ -128,9 +132,10 @@ struct ZeroStore {
      * too, or (if latest_turn is -1) there is none. */
     Event *latest;
     int latest_turn;
-    Exposed *updates; /* measures waits for them; NULL: they are not measured */
+    Exposed *updates; /* measures waits for updates; NULL: they are not measured */
 
-    Tensor wire; /* flat; absent if gradients are sent in the dtype in which they are stored */
+    Tensor wire; /* flat: gradients in the dtype in which they are sent; absent if they are stored
+                    in this dtype */
     void *weights, *gradients, *gathered_memory, *transient, *wire_memory;
     ZeroBytes bytes;
 };
@@ -145,8 +150,9 @@ typedef struct {
     Arena weights, gradients, gathered, transient, wire;
 } ZeroArenas;
 void zero_layout_memory(ZeroStore *store, ZeroArenas *arenas);
-/* Returns this rank's part of a flat tensor of a whole unit, and the share of a part that this rank
- * updates. zero_own_begin returns where that share begins in the unit. */
+/* zero_part returns this rank's part of a flat tensor of a whole unit. zero_own returns the share
+ * of a part that this rank updates, and zero_own_begin returns the element of the unit at which
+ * this share begins. */
 Tensor zero_part(const ZeroStore *store, Tensor whole);
 Tensor zero_own(const ZeroStore *store, Tensor part);
 int64_t zero_own_begin(const ZeroStore *store, const UnitState *unit);
@@ -163,8 +169,8 @@ void zero_queue_sum(ZeroStore *store, int unit);
 /* Issues the sums of transient gradients to the comm stream. Their slots are needed again soon, so
  * the sums do not wait until a bucket is full. */
 void zero_issue_layer_sums(ZeroStore *store);
-/* Makes the compute stream wait for all sums issued to the comm stream so far. The wait is counted
- * on the axis of `comm`, the communicator of the last sums. */
+/* Makes the compute stream wait for all sums issued to the comm stream so far. The waiting time is
+ * counted on the axis of `comm`, the communicator of the last sums. */
 void zero_await_sums(ZeroStore *store, Comm *comm);
 /* To be called at the end of a step: issues all remaining sums to the comm stream, then the sums of
  * partial_sums.c, and makes the compute stream wait for them. */
@@ -184,8 +190,9 @@ void zero_sum_partials(ZeroStore *store);
 void zero_queue_gather(ZeroStore *store, Bucket *bucket, int unit);
 /* Issues the gathers of the bucket to the comm stream and empties the bucket. */
 void zero_issue_gathers(ZeroStore *store, Bucket *bucket);
-/* Issues the gather of this rank's part of the unit from the ranks that hold the same part, if it
- * is not up to date. The unit's gather, which the same ranks request later, comes after it. */
+/* If this rank's part of the unit is not up to date, issues a gather of the part from the ranks
+ * that hold the same part. The gather of the whole unit, which the same ranks request later, is
+ * executed after it. */
 void zero_gather_part(ZeroStore *store, int unit);
 /* Makes the compute stream wait until the unit's weights have arrived, if their gather was
  * requested. If the unit has updated weights and no gather was requested, requests it first. */
@@ -205,8 +212,9 @@ void zero_plan_gathers(ZeroStore *store);
 /* Begins a step with these uses: drops all sharded weights, because they may be out of date, and
  * follows the plan from its beginning if it was made for these uses. */
 void zero_begin_plan(ZeroStore *store, const Use *uses, int64_t n);
-/* Called between two uses if the plan is followed with overlap_comm. zero_ask_for_next_use requests
- * the weights of the next use; zero_ask_ahead also requests those that the plan prefetches. */
+/* Called between two uses; both do nothing unless the plan is followed with overlap_comm.
+ * zero_ask_for_next_use requests the weights of the next use; zero_ask_ahead also requests those
+ * that the plan prefetches. */
 void zero_ask_for_next_use(ZeroStore *store);
 void zero_ask_ahead(ZeroStore *store);
 /* Begins a use of a unit's weights: requests their gather if that has not happened yet. */

@@ -42,8 +42,7 @@ static void follow(ZeroStore *s, int unit, bool gradient)
 {
     if (s->n_uses == 0) return;
     if (gradient && s->next_use > 0) {
-        /* A use of both weights and gradient has already been passed when its weights were
-         * acquired. */
+        /* A use of both weights and gradient was already counted when its weights were acquired. */
         const Use *last = &s->uses[s->next_use - 1];
         if (last->weight && last->gradient && s->unit[unit].weight_state == WEIGHTS_HELD) return;
     }
@@ -68,12 +67,12 @@ static void zero_acquire(ParamStore *base, int unit)
     flight_unit(s->dev->flight, unit);
 }
 
-/* Called when nothing of a layer is held any more. Issues the layer's sums and the gathers for
- * later layers now, and not when the next layer begins: by then the compute stream may have to wait
- * for another stage, and collectives wait for all work issued to it. Collectives are executed in
- * the order in which they are issued. The weights of the next use were requested first
- * (zero_grad_release). Then come the sums, whose slots are needed again two uses later, and then
- * the prefetched weights. */
+/* Called after each release. If nothing of the layer is held any more, issues the layer's sums and
+ * the gathers for later layers now, and not when the next layer begins: by then the compute stream
+ * may have to wait for another stage, and collectives wait for all work issued to it. Collectives
+ * are executed in the order in which they are issued. The weights of the next use were requested
+ * first (zero_grad_release). Then come the sums, whose slots are needed again two uses later, and
+ * then the prefetched weights. */
 static void end_layer(ZeroStore *s)
 {
     if (s->held > 0) return;
@@ -92,7 +91,8 @@ static void zero_release(ParamStore *base, int unit)
     end_layer(s);
 }
 
-/* Returns rows [param, param + n) of a flat unit buffer as one tensor. */
+/* Returns parameters [param, param + n) of a flat unit buffer, which must lie one after the other,
+ * as one tensor. */
 static Tensor rows_of(const ParamTable *table, Tensor flat, int param, int n)
 {
     const Param *p = &table->param[param];
@@ -228,7 +228,7 @@ ZeroStore *zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *o
     s->options = *options;
     CHECK(options->stage > 0 || grid->replicate.size == 1, "shard groups of stage 0");
     /* A shard group of one rank has nothing to divide, but the data-parallel ranks still divide the
-     * update among them. */
+     * update among them, as in stage 1. */
     if (grid->shard.size == 1) s->options.stage = options->stage > 0 && grid->dp.size > 1;
     s->base.publish_overlaps = s->options.stage > 0 && options->overlap_comm;
     s->unit = must_calloc(units, sizeof *s->unit);

@@ -8,13 +8,13 @@
  *   Stage 3: it also stores only its shard of weights, and gathers a unit before it is used.
  * With one data-parallel rank there is nothing to shard, and every stage is stage 0.
  *
- * With shard groups (parallel.shard) a group divides weights and gradients as above, into parts;
- * the ranks that hold the same part, one of each group, each update a share of it. README.md says
- * when these ranks sum and gather the part.
+ * With shard groups (parallel.shard), the ranks of a group divide weights and gradients as above,
+ * into parts. The ranks that hold the same part, one of each group, each update a share of it.
+ * README.md says when these ranks sum and gather the part.
  *
- * On the other axes a rank has the units of its pipeline stage, and its tensor-parallel part of
- * their rows. Gradients that are partial sums on these axes (TpGrad, a table on two stages) are
- * summed at the end of a step, on the shards. */
+ * On the other axes of the grid, a rank has only the units of its pipeline stage, and only its
+ * tensor-parallel part of their rows. Gradients that are partial sums on these axes (TpGrad, or a
+ * tied table on two stages) are summed at the end of a step, on the shards. */
 #ifndef PARALLEL_ZERO_ZERO_H
 #define PARALLEL_ZERO_ZERO_H
 
@@ -42,8 +42,8 @@ typedef struct {
     /* Collectives of consecutive units are issued as one group of up to so many elements. A larger
      * unit is a group of its own. */
     int64_t reduce_bucket_size, allgather_bucket_size;
-    /* Stage 3: the limits of gathers (prefetch.h), and which units are stored whole: those of up to
-     * this size, up to so many elements together. */
+    /* Stage 3: the limits of gathers (prefetch.h). Units of up to param_persistence_threshold
+     * elements are stored whole, up to model_persistence_threshold elements together. */
     GatherLimits gather;
     int64_t param_persistence_threshold, model_persistence_threshold;
     /* All uses of a training step. With gradients, stages 2 and 3 are laid out for them. Read only
@@ -84,11 +84,11 @@ Tensor zero_common_part(const ZeroStore *store, int unit);
  * before the parts are read, and before the next update. */
 void zero_gather_parts(ZeroStore *store);
 /* Starts to measure the compute stream's waits for updates on another stream (ParamStore.publish);
- * NULL: stops. If a gather waits for the update, the compute stream then waits for both, one after
- * the other. */
+ * NULL: stops. If a gather waits for the update, the compute stream first waits for the update and
+ * then for the gather, so that only the first wait is measured here. */
 void zero_measure_updates(ZeroStore *store, Exposed *exposed);
-/* For tests: waits for all pending sums, then lists the buffers that are empty until the next use,
- * as byte tensors on the device. Returns their number. */
+/* For tests: waits for all pending sums, then lists the buffers whose contents are not needed any
+ * more, as byte tensors on the device. Returns their number. */
 enum { ZERO_MOST_IDLE = 3 };
 int zero_idle_buffers(ZeroStore *store, Tensor idle[ZERO_MOST_IDLE]);
 /* Returns the interface that the model uses. */

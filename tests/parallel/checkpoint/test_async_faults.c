@@ -1,6 +1,6 @@
 /* test_async_faults.c -- disks that fail, and processes that are killed, at any call of a thread
- * that writes a checkpoint: there is the old one or the new one, and the training goes on. Slow
- * builds (TEST_SAMPLE) try every fourth call, by turns. */
+ * that writes a checkpoint: the old checkpoint or the new one is intact afterwards, and training
+ * continues. Slow builds (TEST_SAMPLE) try every fourth call, by turns. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "tests/support/checkpoint/async_ranks.h"
@@ -35,7 +35,7 @@ static void a_disk_failure_at_any_call_of_a_thread_leaves_the_old_checkpoint(voi
 {
     (void)state;
     static const int errors[] = {ENOSPC, EIO};
-    /* Slow builds look for races, which both errors have alike. */
+    /* Slow builds look for races, for which one of the errors is enough. */
     bool sample = getenv("TEST_SAMPLE") != NULL;
     for (int w = 0; w <= 2; w += 2)
         for (int e = sample; e < 2; e++)
@@ -80,7 +80,7 @@ static void a_kill_at_any_call_of_a_thread_leaves_the_old_or_new_checkpoint(void
 
 /* The disk has no room: the oldest checkpoints are removed, and the same snapshot is written
  * again. */
-static void a_full_disk_makes_room_for_the_same_snapshot(void **state)
+static void on_a_full_disk_old_checkpoints_are_removed_and_the_snapshot_is_saved(void **state)
 {
     (void)state;
     TestRun r;
@@ -116,7 +116,7 @@ int main(void)
         cmocka_unit_test(a_disk_failure_at_any_call_of_a_thread_leaves_the_old_checkpoint),
         cmocka_unit_test(short_and_interrupted_writes_are_completed),
         cmocka_unit_test(a_kill_at_any_call_of_a_thread_leaves_the_old_or_new_checkpoint),
-        cmocka_unit_test(a_full_disk_makes_room_for_the_same_snapshot),
+        cmocka_unit_test(on_a_full_disk_old_checkpoints_are_removed_and_the_snapshot_is_saved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

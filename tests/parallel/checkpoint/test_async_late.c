@@ -13,7 +13,7 @@
 
 /* ---- a device, and a thread ------------------------------------------------------------------ */
 
-/* How often it is still asked in vain whether an event is reached. */
+/* How many more times the device answers that an event is not reached yet. */
 static int asked_in_vain;
 
 static bool late_reached(Device *device, Event *event)
@@ -44,7 +44,8 @@ static bool threads_are_fast;
 bool __real_writer_thread_busy(WriterThread *w);
 bool __wrap_writer_thread_busy(WriterThread *w);
 
-/* A rank that asks whether its thread is busy has come too late to see it. */
+/* Lets the thread finish before the rank asks whether it is busy, as if the thread were very fast.
+ */
 bool __wrap_writer_thread_busy(WriterThread *w)
 {
     if (threads_are_fast) writer_thread_wait(w);
@@ -53,10 +54,10 @@ bool __wrap_writer_thread_busy(WriterThread *w)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* What becomes of a save depends on the steps before it, whose records the run reads once the
- * copies have ended. Rules from before that moment decide nothing, even if the copies and the
+/* Whether a save is kept depends on the steps before it, whose records the run reads once the
+ * copies have ended. Rules that were decided before that have no effect, even if the copies and the
  * files are complete by the end of the same call. */
-static void a_save_is_not_decided_before_its_copies_are_known_to_have_ended(void **state)
+static void rules_decided_before_the_snapshot_is_complete_have_no_effect(void **state)
 {
     (void)state;
     Backend backend = test_offset_backend;
@@ -82,7 +83,7 @@ static void a_save_is_not_decided_before_its_copies_are_known_to_have_ended(void
     assert_false(async_save_copied(a)); /* so the caller knows of no reason to drop the save */
     AsyncRules rules = {.keep = 1, .drop = false};
     assert_int_equal(async_save_advance(a, &rules, true, &result), ASYNC_PENDING);
-    assert_true(async_save_copied(a)); /* now it does */
+    assert_true(async_save_copied(a)); /* now the caller may know one */
     rules = (AsyncRules){.keep = 0, .drop = true};
     AsyncState end = ASYNC_PENDING;
     for (int call = 0; call < 3 && end == ASYNC_PENDING; call++)
@@ -98,7 +99,7 @@ static void a_save_is_not_decided_before_its_copies_are_known_to_have_ended(void
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_save_is_not_decided_before_its_copies_are_known_to_have_ended),
+        cmocka_unit_test(rules_decided_before_the_snapshot_is_complete_have_no_effect),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_async_save.c -- saves that are written by threads: they have the files of other saves, and
- * leave the ranks' own threads no write and no sync. */
+/* test_async_save.c -- asynchronous saves: their files equal those of synchronous saves, and only
+ * the writer threads write and sync. */
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "model/core/log.h"
@@ -68,7 +68,8 @@ static void files_are_alike(const TestRun *a, const TestRun *b)
     free(of_b);
 }
 
-/* The parts are overwritten as soon as the snapshot is taken. */
+/* The ranks' tensors are overwritten as soon as the snapshot is taken, so the files must come from
+ * the snapshot. */
 static void an_asynchronous_save_writes_the_same_files_as_a_synchronous_one(void **state)
 {
     (void)state;
@@ -128,7 +129,7 @@ static void a_tensor_of_many_windows_is_written_as_by_a_synchronous_save(void **
     free(values);
 }
 
-static void the_ranks_own_threads_write_and_sync_nothing(void **state)
+static void an_asynchronous_save_writes_and_syncs_only_in_writer_threads(void **state)
 {
     (void)state;
     for (int w = 0; w < ASYNC_WORLDS; w++) {
@@ -226,8 +227,8 @@ static void a_save_that_is_dropped_leaves_nothing(void **state)
     test_run_close(&r);
 }
 
-/* A step that exists is looked at by all ranks: checkpoint_write does that. */
-static void a_step_that_exists_is_left_to_a_synchronous_save(void **state)
+/* All ranks must inspect a step's folder that exists, and only checkpoint_write does that. */
+static void an_asynchronous_save_does_not_begin_if_its_step_exists(void **state)
 {
     (void)state;
     TestRun r;
@@ -247,11 +248,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_asynchronous_save_writes_the_same_files_as_a_synchronous_one),
         cmocka_unit_test(a_tensor_of_many_windows_is_written_as_by_a_synchronous_save),
-        cmocka_unit_test(the_ranks_own_threads_write_and_sync_nothing),
+        cmocka_unit_test(an_asynchronous_save_writes_and_syncs_only_in_writer_threads),
         cmocka_unit_test(the_hook_runs_before_the_manifest_is_written_and_the_rename_is_last),
         cmocka_unit_test(a_hook_that_fails_fails_the_save_on_all_ranks),
         cmocka_unit_test(a_save_that_is_dropped_leaves_nothing),
-        cmocka_unit_test(a_step_that_exists_is_left_to_a_synchronous_save),
+        cmocka_unit_test(an_asynchronous_save_does_not_begin_if_its_step_exists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

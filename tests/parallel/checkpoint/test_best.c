@@ -17,7 +17,7 @@
 
 #define ID "\"save_id\": \"0123456789abcdef\""
 
-static void only_a_whole_record_is_accepted(void **state)
+static void only_a_complete_and_possible_best_record_is_accepted(void **state)
 {
     (void)state;
     static const struct {
@@ -92,7 +92,7 @@ static void pruning_keeps_the_best_besides_the_newest(void **state)
     }
     assert_true(has(&r, 1) && !has(&r, 2) && has(&r, 3) && has(&r, 4));
     assert_int_equal(best_step(&r), 1);
-    /* The former best is an ordinary checkpoint. */
+    /* When a better checkpoint is recorded, the former best becomes an ordinary one. */
     save_best(&r, 5, 3.25);
     assert_true(checkpoint_prune(&r.io, r.run, 5, 1, r.err, sizeof r.err));
     assert_int_equal(test_run_entries(&r), 2); /* step 5 and best.json */
@@ -114,7 +114,7 @@ static void pruning_keeps_each_step_that_keep_every_divides(void **state)
     }
     for (int64_t step = 1; step <= 8; step++)
         assert_int_equal(has(&r, step), step == 3 || step == 6 || step == 8);
-    /* A full disk does not cost them either: only step 7 could make room for step 9. */
+    /* A full disk does not remove these either: only step 7 could make room for step 9. */
     test_run_must_save(&r, 7);
     assert_int_equal(checkpoint_removable(&fs_system, r.run, 8, 3), 1);
     assert_int_equal(checkpoint_removable(&fs_system, r.run, 8, 0), 3);
@@ -142,7 +142,7 @@ static void a_save_on_a_full_disk_does_not_remove_the_best_checkpoint(void **sta
     faulty_fs_init(&fs, FAULT_NONE, 0, 0);
     fs.disk = r.run;
     fs.capacity = INT64_MAX;
-    fs.capacity -= fs.ops.room(&fs, r.run); /* what is used is all there is */
+    fs.capacity -= fs.ops.room(&fs, r.run); /* the disk is full now */
     r.io.fs = &fs.ops;
     test_run_fill(&r, 5);
     CheckpointContents contents = test_run_contents(&r);
@@ -153,7 +153,7 @@ static void a_save_on_a_full_disk_does_not_remove_the_best_checkpoint(void **sta
     test_run_close(&r);
 }
 
-static void a_record_or_checkpoint_that_is_not_as_it_was_saved_is_refused(void **state)
+static void a_damaged_best_record_and_a_damaged_or_other_checkpoint_are_refused(void **state)
 {
     (void)state;
     TestRun r;
@@ -185,11 +185,11 @@ int main(void)
 {
     log_set_level(LOG_ERROR); /* hides the warnings about damage that these tests cause */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_a_whole_record_is_accepted),
+        cmocka_unit_test(only_a_complete_and_possible_best_record_is_accepted),
         cmocka_unit_test(pruning_keeps_the_best_besides_the_newest),
         cmocka_unit_test(pruning_keeps_each_step_that_keep_every_divides),
         cmocka_unit_test(a_save_on_a_full_disk_does_not_remove_the_best_checkpoint),
-        cmocka_unit_test(a_record_or_checkpoint_that_is_not_as_it_was_saved_is_refused),
+        cmocka_unit_test(a_damaged_best_record_and_a_damaged_or_other_checkpoint_are_refused),
     };
     return cmocka_run_group_tests_name("best checkpoint", tests, NULL, NULL);
 }

@@ -108,14 +108,14 @@ static int writes_beside_copies;
 
 static ssize_t write_and_look(void *self, int fd, const void *data, size_t bytes)
 {
-    /* The device counts its copies, and the waits for them. */
+    /* In `index` the device counts its copies, and in `waits` the waits for them. */
     writes_beside_copies += copying_device->index > copying_device->waits;
     return fs_system.write(self, fd, data, bytes);
 }
 
 /* While a window is written, the device copies the next one of the same part to the other half of
  * the staging buffer. */
-static void device_tensors_pass_through_the_staging_buffer(void **state)
+static void device_copies_overlap_file_writes_and_restore_every_tensor(void **state)
 {
     (void)state;
     Device device = {.backend = &test_offset_backend};
@@ -312,7 +312,7 @@ int main(void)
         cmocka_unit_test(tensors_of_every_dtype_are_restored_bit_for_bit),
         cmocka_unit_test(the_size_estimate_covers_a_save_by_one_rank),
         cmocka_unit_test(a_large_tensor_is_saved_in_several_chunks),
-        cmocka_unit_test(device_tensors_pass_through_the_staging_buffer),
+        cmocka_unit_test(device_copies_overlap_file_writes_and_restore_every_tensor),
         cmocka_unit_test(a_resume_skips_damaged_checkpoints),
         cmocka_unit_test(a_checkpoint_of_another_model_is_refused_with_a_tensors_name),
         cmocka_unit_test(pruning_keeps_the_newest_readable_checkpoints),

@@ -81,8 +81,9 @@ static void a_save_fails_if_what_was_written_does_not_read_back(void **state)
     for (const char *at = log; *at; at = strchr(at, ' ') + 1) {
         call++;
         bool first_write =
-            *at == 'w' && strchr("sn", at[-2]) != NULL; /* the log has a file's name before it */
-        if (!first_write) continue;                     /* two headers and the manifest */
+            *at == 'w' &&
+            strchr("sn", at[-2]) != NULL; /* the log has the file's name before its first write */
+        if (!first_write) continue;       /* two headers and the manifest */
         faulty_fs_init(&fs, FAULT_FLIP, call, 0);
         assert_false(test_run_save(&r, 3));
         if (strstr(r.err, "does not read back") == NULL) fail_msg("call %d: %s", call, r.err);
@@ -95,8 +96,8 @@ static void a_save_fails_if_what_was_written_does_not_read_back(void **state)
     test_run_close(&r);
 }
 
-/* A link under the name of a step leads to what this run has not saved. It is neither resumed nor
- * taken for a save of that step. */
+/* A symbolic link with the name of a step leads to a folder that this run has not saved. The run
+ * neither resumes from it nor counts it as a save of that step. */
 static void a_link_in_place_of_a_checkpoint_is_not_followed(void **state)
 {
     (void)state;
@@ -285,8 +286,8 @@ static void go_deeper(TestRun *r)
     }
 }
 
-/* Saves steps 1 to 4, damages step 4, and limits the disk to what is used plus room for so many
- * checkpoints. `tells`: the disk reports its free space. */
+/* Saves steps 1 to 4, damages step 4, and limits the disk to what is used plus room for the given
+ * number of checkpoints. `tells`: the disk reports its free space. */
 static void fill_disk(TestRun *r, FaultyFs *fs, double checkpoints_of_room, bool tells)
 {
     for (int64_t step = 1; step <= 4; step++)

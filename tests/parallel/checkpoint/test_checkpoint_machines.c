@@ -24,7 +24,7 @@
 /* Seconds until machine b sees the run. */
 static const double late = 0.5;
 
-/* The ranks of machine b enter its folder; the thread's end leaves it. */
+/* Ranks of machine b change to its working folder; only their own thread does so. */
 static void enter_machine(const Comm *world)
 {
     bool far = machines_of(world).own == 1;
@@ -58,7 +58,7 @@ static void save_on_machines(Comm *world, void *context)
     ranks_save_here(context, world);
 }
 
-/* The number of files in the checkpoint tells that each rank has written its own. */
+/* The files of the checkpoint show that each rank has written its own. */
 static void test_a_writer_waits_until_it_sees_the_folder_of_a_save(void **state)
 {
     TestRanks save = {.ranks = 3, .tp = 1, .writers = 3, .run = "run", .step = 7};
@@ -76,7 +76,7 @@ static void test_a_writer_waits_until_it_sees_the_folder_of_a_save(void **state)
     assert_int_equal(found.found[0], 7);
 }
 
-/* Otherwise it would be taken for damaged, and moved away. */
+/* If rank 1 did not wait, the checkpoint would count as damaged and be moved away. */
 static void test_an_existing_checkpoint_that_is_not_visible_yet_is_awaited(void **state)
 {
     TestRanks save = {.ranks = 3, .tp = 1, .writers = 2, .run = "run", .step = 8};
@@ -111,8 +111,8 @@ static void open_on_machines(Comm *world, void *context)
     checkpoint_io_close(&io);
 }
 
-/* Otherwise all ranks would go on from an older checkpoint, or from none. */
-static void test_all_ranks_wait_for_the_newest_checkpoint(void **state)
+/* If rank 1 did not wait, all ranks would resume from an older checkpoint, or from none. */
+static void test_all_ranks_wait_until_they_see_the_newest_checkpoint(void **state)
 {
     TestRanks save = {.ranks = 3, .tp = 1, .writers = 2, .run = "run", .step = 9};
     (void)state;
@@ -120,13 +120,13 @@ static void test_all_ranks_wait_for_the_newest_checkpoint(void **state)
     assert_true(on_machines(open_on_machines, NULL) >= late);
 }
 
-static void test_only_a_name_in_an_existing_folder_is_awaited(void **state)
+static void test_fs_await_returns_at_once_if_there_is_no_folder(void **state)
 {
     double start = seconds_now();
     (void)state;
     put_text("file", "");
     assert_true(fs_await("file"));
-    assert_false(fs_await("file/name")); /* no folder: not worth waiting for */
+    assert_false(fs_await("file/name")); /* "file" is no folder, so nothing can appear in it */
     assert_true(seconds_now() - start < 5);
 }
 
@@ -141,8 +141,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_writer_waits_until_it_sees_the_folder_of_a_save),
         cmocka_unit_test(test_an_existing_checkpoint_that_is_not_visible_yet_is_awaited),
-        cmocka_unit_test(test_all_ranks_wait_for_the_newest_checkpoint),
-        cmocka_unit_test(test_only_a_name_in_an_existing_folder_is_awaited),
+        cmocka_unit_test(test_all_ranks_wait_until_they_see_the_newest_checkpoint),
+        cmocka_unit_test(test_fs_await_returns_at_once_if_there_is_no_folder),
     };
     return cmocka_run_group_tests(tests, setup, leave_scratch);
 }

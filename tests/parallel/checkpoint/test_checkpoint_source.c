@@ -221,9 +221,10 @@ static void no_row_of_a_damaged_chunk_is_read(void **state)
     drop(&s);
 }
 
-/* A training that goes on may prune the checkpoint that is read. A few files stay open; of many,
- * those that are gone are an error that names the file. */
-static void a_checkpoint_that_is_pruned_meanwhile_is_read_or_refused(void **state)
+/* A run that is still training may prune the checkpoint that is read. If the checkpoint has few
+ * files, they stay open and can be read. If it has many, reading a removed file is an error that
+ * names it. */
+static void a_checkpoint_pruned_while_it_is_read_gives_its_weights_or_an_error(void **state)
 {
     (void)state;
     static const int ranks[] = {1, 3, WEIGHTS};
@@ -253,7 +254,7 @@ static void a_tensor_that_is_not_a_weight_is_refused_by_name(void **state)
 {
     (void)state;
     static const char long_name[] = "a.weight.whose.name.has.more.characters.than.a.parameter.has";
-    /* an integer, three dimensions, and a float whose name is too long */
+    /* a tensor of integers, one of three dimensions, and one whose name is too long */
     for (int i = 0; i < 3; i++) {
         TestRun r;
         Checkpoint *c;
@@ -286,7 +287,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_weights_read_equal_those_that_were_saved),
         cmocka_unit_test(no_row_of_a_damaged_chunk_is_read),
-        cmocka_unit_test(a_checkpoint_that_is_pruned_meanwhile_is_read_or_refused),
+        cmocka_unit_test(a_checkpoint_pruned_while_it_is_read_gives_its_weights_or_an_error),
         cmocka_unit_test(a_tensor_that_is_not_a_weight_is_refused_by_name),
     };
     return cmocka_run_group_tests_name("checkpoint source", tests, NULL, NULL);

@@ -18,7 +18,7 @@
 
 /* ---- a source in memory ---------------------------------------------------------------------- */
 
-/* Element i of a tensor is its number and i / 1000, or `large` in the last row. */
+/* Element i of tensor number t is t plus a thousandth of i, or `large` in the last row. */
 typedef struct {
     WeightSource source; /* must come first */
     double large;
@@ -63,7 +63,7 @@ static void pieces_of(Piece *out, int64_t tokens, int64_t positions)
                                                             : tensor_1d(memory[i], F32, 4));
 }
 
-/* Returns what is said about a model of these sizes: the notice, or the error. */
+/* Returns what take_fits says about a model of these sizes: the notice, or the error. */
 static const char *said_about(int64_t tokens, int64_t positions, bool same_ids, bool *fits)
 {
     static char err[2048];
@@ -77,7 +77,7 @@ static const char *said_about(int64_t tokens, int64_t positions, bool same_ids, 
     return *fits ? take.notice : err;
 }
 
-static void only_positions_and_ids_without_a_token_are_left_out(void **state)
+static void only_unused_positions_and_token_ids_are_left_out(void **state)
 {
     (void)state;
     static const struct {
@@ -127,7 +127,7 @@ static void every_tensor_that_does_not_fit_is_named_with_both_shapes(void **stat
                              "block.0.attn.q.weight is [4, 4] there and not here");
 }
 
-static void if_many_tensors_do_not_fit_they_are_counted(void **state)
+static void an_error_names_12_misfits_and_counts_the_others(void **state)
 {
     (void)state;
     enum { N = 20 };
@@ -145,8 +145,8 @@ static void if_many_tensors_do_not_fit_they_are_counted(void **state)
     assert_null(strstr(err, "t12"));
 }
 
-/* The rows that are left out are at the end; all others arrive. */
-static void the_first_rows_are_taken(void **state)
+/* Only rows at the end are left out; all others arrive unchanged. */
+static void a_shorter_table_receives_the_first_rows_of_the_source(void **state)
 {
     (void)state;
     char err[1024];
@@ -164,8 +164,9 @@ static void the_first_rows_are_taken(void **state)
     checkpoint_io_close(&io);
 }
 
-/* In fp16 the largest finite number is 65504. In f32 a double beyond it is refused, too. */
-static void a_value_beyond_the_range_is_refused_by_name(void **state)
+/* The largest finite number is 65504 in f16. A double beyond the range of f32 is refused if the run
+ * computes in f32. */
+static void a_value_beyond_the_range_of_a_dtype_is_refused_with_the_tensors_name(void **state)
 {
     (void)state;
     static const struct {
@@ -200,7 +201,8 @@ static void a_value_beyond_the_range_is_refused_by_name(void **state)
 
 /* ---- weights alone --------------------------------------------------------------------------- */
 
-/* Saves step 0 with so many slots: with none it holds weights alone, as that of an import does. */
+/* Saves step 0 with this number of slots. Without slots it holds only weights, as an import saves
+ * it. */
 static void save_step_0(TestRun *r, int slots)
 {
     test_run_fill(r, 0);
@@ -222,7 +224,7 @@ static bool is_alone(TestRun *r)
     return alone;
 }
 
-static void weights_alone_open_verify_and_are_the_newest(void **state)
+static void a_checkpoint_with_only_weights_verifies_and_can_be_the_newest(void **state)
 {
     (void)state;
     TestRun r;
@@ -240,7 +242,7 @@ static void weights_alone_open_verify_and_are_the_newest(void **state)
     test_run_close(&r);
 }
 
-static void weights_alone_are_neither_pruned_nor_replaced(void **state)
+static void a_checkpoint_with_only_weights_is_neither_pruned_nor_replaced(void **state)
 {
     (void)state;
     TestRun r;
@@ -262,7 +264,7 @@ static void weights_alone_are_neither_pruned_nor_replaced(void **state)
 }
 
 /* A checkpoint of step 0 with optimizer states is an ordinary one. */
-static void an_ordinary_step_0_is_pruned(void **state)
+static void a_checkpoint_of_step_0_with_optimizer_states_is_pruned(void **state)
 {
     (void)state;
     TestRun r;
@@ -279,14 +281,14 @@ static void an_ordinary_step_0_is_pruned(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_positions_and_ids_without_a_token_are_left_out),
+        cmocka_unit_test(only_unused_positions_and_token_ids_are_left_out),
         cmocka_unit_test(every_tensor_that_does_not_fit_is_named_with_both_shapes),
-        cmocka_unit_test(if_many_tensors_do_not_fit_they_are_counted),
-        cmocka_unit_test(the_first_rows_are_taken),
-        cmocka_unit_test(a_value_beyond_the_range_is_refused_by_name),
-        cmocka_unit_test(weights_alone_open_verify_and_are_the_newest),
-        cmocka_unit_test(weights_alone_are_neither_pruned_nor_replaced),
-        cmocka_unit_test(an_ordinary_step_0_is_pruned),
+        cmocka_unit_test(an_error_names_12_misfits_and_counts_the_others),
+        cmocka_unit_test(a_shorter_table_receives_the_first_rows_of_the_source),
+        cmocka_unit_test(a_value_beyond_the_range_of_a_dtype_is_refused_with_the_tensors_name),
+        cmocka_unit_test(a_checkpoint_with_only_weights_verifies_and_can_be_the_newest),
+        cmocka_unit_test(a_checkpoint_with_only_weights_is_neither_pruned_nor_replaced),
+        cmocka_unit_test(a_checkpoint_of_step_0_with_optimizer_states_is_pruned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -354,7 +354,7 @@ static const PlantedCase at_once[] = {
      {NULL}},
 };
 
-static void test_the_cause_is_found_on_devices_whose_calls_are_complete_on_return(void **state)
+static void test_the_cause_is_found_on_synchronous_devices(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof at_once / sizeof *at_once; i++)
@@ -364,7 +364,7 @@ static void test_the_cause_is_found_on_devices_whose_calls_are_complete_on_retur
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_cause_is_found_on_devices_whose_calls_are_complete_on_return),
+        cmocka_unit_test(test_the_cause_is_found_on_synchronous_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -195,7 +195,7 @@ static const PlantedCase healthy[] = {
      {NULL}},
 };
 
-static void test_a_healthy_run_has_no_cause(void **state)
+static void test_no_cause_is_reported_for_a_healthy_run(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof healthy / sizeof *healthy; i++)
@@ -206,7 +206,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_cause_is_found_on_asynchronous_devices),
-        cmocka_unit_test(test_a_healthy_run_has_no_cause),
+        cmocka_unit_test(test_no_cause_is_reported_for_a_healthy_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -290,7 +290,7 @@ static void test_only_the_documented_exit_codes_leave_a_dump(void **state)
 }
 
 /* The disk does not answer: opening a pipe waits for its reader. */
-static void test_a_blocked_disk_delays_the_end_only_for_a_short_time(void **state)
+static void test_a_blocked_disk_delays_the_exit_by_about_2_seconds(void **state)
 {
     char said[4096];
     const End end = {.run = "pipe", .code = EXIT_HANG};
@@ -312,7 +312,7 @@ int main(void)
         cmocka_unit_test(test_a_signal_that_is_ignored_or_blocked_at_the_start_remains_so),
         cmocka_unit_test(test_a_file_that_cannot_be_written_causes_a_warning),
         cmocka_unit_test(test_only_the_documented_exit_codes_leave_a_dump),
-        cmocka_unit_test(test_a_blocked_disk_delays_the_end_only_for_a_short_time),
+        cmocka_unit_test(test_a_blocked_disk_delays_the_exit_by_about_2_seconds),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

@@ -42,7 +42,7 @@ static void hide(char *text, const char *key)
     }
 }
 
-static void test_a_file_contains_the_entries_and_the_rank(void **state)
+static void test_a_file_has_the_documented_lines(void **state)
 {
     static const char expected[] =
         "{\"format\":\"train.c flight\",\"version\":1,\"dump\":\"%016llx\",\"reason\":\"signal\","
@@ -90,7 +90,7 @@ static void test_a_file_contains_the_entries_and_the_rank(void **state)
 }
 
 /* A file has room for more than the writer's buffer, and no number of an entry is lost. */
-static void test_a_file_has_all_entries_of_the_ring(void **state)
+static void test_a_full_ring_buffer_is_written_completely(void **state)
 {
     const FlightEntry copy = {.kind = FLIGHT_COPY,
                               .dtype = FLIGHT_NO_DTYPE,
@@ -127,8 +127,8 @@ static void test_a_file_has_all_entries_of_the_ring(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_file_contains_the_entries_and_the_rank),
-        cmocka_unit_test(test_a_file_has_all_entries_of_the_ring),
+        cmocka_unit_test(test_a_file_has_the_documented_lines),
+        cmocka_unit_test(test_a_full_ring_buffer_is_written_completely),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

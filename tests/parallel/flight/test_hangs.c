@@ -265,7 +265,7 @@ static void expect_row(const HangRow *row, pid_t child, int said)
 }
 
 /* Hangs of a stream need a CUDA device; the others need none. */
-static void test_each_planted_hang_is_named_with_its_cause(void **state)
+static void test_each_planted_hang_is_reported_with_its_cause_and_rank(void **state)
 {
     const char *device = getenv("TEST_DEVICE");
     bool cuda = device != NULL && strcmp(device, "cuda") == 0;
@@ -293,7 +293,7 @@ static int setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_planted_hang_is_named_with_its_cause),
+        cmocka_unit_test(test_each_planted_hang_is_reported_with_its_cause_and_rank),
     };
     return cmocka_run_group_tests(tests, setup, leave_scratch);
 }

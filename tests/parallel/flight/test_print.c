@@ -78,7 +78,7 @@ static void make_folders(void)
     assert_int_equal(mkdir("run/flight", 0777), 0);
 }
 
-static void test_sentences_are_whole_lines(void **state)
+static void test_sentences_are_not_folded_if_the_output_is_no_terminal(void **state)
 {
     (void)state;
     make_folders();
@@ -176,7 +176,7 @@ static void test_the_output_for_a_chain_of_waits_names_its_start_and_the_waiting
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        SCRATCH(test_sentences_are_whole_lines),
+        SCRATCH(test_sentences_are_not_folded_if_the_output_is_no_terminal),
         SCRATCH(test_without_the_files_of_some_ranks_the_cause_is_unknown),
         SCRATCH(test_a_wait_for_an_unknown_rank_is_not_reported_as_a_cycle),
         SCRATCH(test_the_output_for_a_chain_of_waits_names_its_start_and_the_waiting_ranks),

@@ -32,7 +32,7 @@ static void plant_call_21(PlantedRing *ring)
     planted_collective(ring, "all-reduce", "comm", 5, 21, 8.25, NAN);
 }
 
-static void test_the_expected_entries_of_a_file_are_kept(void **state)
+static void test_parsing_keeps_unfinished_entries_and_the_last_calls_of_a_group(void **state)
 {
     (void)state;
     PlantedRing planted;
@@ -253,7 +253,7 @@ static void test_a_link_in_the_folder_is_not_followed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_expected_entries_of_a_file_are_kept),
+        cmocka_unit_test(test_parsing_keeps_unfinished_entries_and_the_last_calls_of_a_group),
         cmocka_unit_test(test_the_first_and_last_of_many_unfinished_entries_are_kept),
         cmocka_unit_test(test_a_file_with_invalid_contents_is_refused),
         cmocka_unit_test(test_a_file_is_refused_wherever_it_is_cut_off),

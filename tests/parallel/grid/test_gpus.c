@@ -65,7 +65,7 @@ static void test_ranks_share_one_gpu_or_have_one_each(void **state)
     thread_ranks(1, 60, agree, NULL);
 }
 
-static void test_other_numbers_of_gpus_are_refused(void **state)
+static void test_fewer_gpus_than_ranks_and_a_gpu_of_two_ranks_are_refused(void **state)
 {
     (void)state;
     fake_nccl_use();
@@ -114,7 +114,7 @@ static void test_other_numbers_of_gpus_are_refused(void **state)
 
 /* ---- ranks that are processes ---------------------------------------------------------------- */
 
-/* The value of NCCL_HOSTID. "rank 0 alone": set on one rank. */
+/* context: the value of NCCL_HOSTID on all ranks; "rank 0 alone" is set only on rank 0. */
 static void agree_with_hosts(Comm *world, void *context)
 {
     const char *host = context;
@@ -176,7 +176,8 @@ static int count_own(void)
 
 static const char *bus_own(int index, char *buf, size_t n)
 {
-    int gpu = job->each ? index : index % job->count; /* a launcher shows each another GPU */
+    int gpu = job->each ? index
+                        : index % job->count; /* the launcher shows a different GPU to each rank */
     snprintf(buf, n, "0000:%02x:00.0", gpu == job->twice ? 0 : gpu);
     return buf;
 }
@@ -273,9 +274,9 @@ static void test_ranks_are_processes_where_each_has_a_gpu(void **state)
     assert_false(are_processes(4, 4, threads));
 }
 
-/* Whatever a launcher's process sees, it cannot share it: a machine may have fewer ranks than all.
- */
-static void test_ranks_of_a_launcher_have_a_gpu_each(void **state)
+/* A process that a launcher has started cannot share a GPU. Its machine may have fewer ranks than
+ * the whole run, so fewer GPUs than ranks are no error here. */
+static void test_gpus_each_is_true_for_a_launchers_ranks_if_there_is_any_gpu(void **state)
 {
     const Backend backend = gpu_backend(), cpu = {.name = "cpu", .place = PLACE_HOST};
     (void)state;
@@ -299,7 +300,7 @@ static bool has_environment(void)
     return has;
 }
 
-/* It must be set before other threads start. */
+/* NCCL's environment variables must be set before other threads start. */
 static void test_nccls_environment_is_set_before_ranks_have_threads(void **state)
 {
     (void)state;
@@ -343,7 +344,8 @@ static void test_the_file_limit_is_raised_for_ranks_with_a_gpu_each(void **state
     assert_true(file_limit() == limit.rlim_max);
 }
 
-/* The driver reads this variable. The user's value is kept, and one rank needs no other. */
+/* The CUDA driver reads this variable. A value that the user has set is kept, and a single rank
+ * does not set it. */
 static void test_several_ranks_ask_the_driver_for_more_queues(void **state)
 {
     static const char name[] = "CUDA_DEVICE_MAX_CONNECTIONS";
@@ -363,11 +365,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_share_one_gpu_or_have_one_each),
-        cmocka_unit_test(test_other_numbers_of_gpus_are_refused),
+        cmocka_unit_test(test_fewer_gpus_than_ranks_and_a_gpu_of_two_ranks_are_refused),
         cmocka_unit_test(test_processes_may_share_a_gpu_if_nccl_takes_them_for_different_hosts),
         cmocka_unit_test(test_the_gpus_of_a_machine_are_compared_with_its_own_ranks),
         cmocka_unit_test(test_ranks_with_the_same_gpu_of_a_machine_are_refused),
-        cmocka_unit_test(test_ranks_of_a_launcher_have_a_gpu_each),
+        cmocka_unit_test(test_gpus_each_is_true_for_a_launchers_ranks_if_there_is_any_gpu),
         cmocka_unit_test(test_ranks_are_processes_where_each_has_a_gpu),
         cmocka_unit_test(test_nccls_environment_is_set_before_ranks_have_threads),
         cmocka_unit_test(test_the_file_limit_is_raised_for_ranks_with_a_gpu_each),

@@ -49,8 +49,8 @@ static void test_a_tied_table_is_counted_on_the_first_stage(void **state)
     fixture_close(&f);
 }
 
-/* The store applies that rule when it counts elements, not when it updates them: over both ranks
- * every row is counted as often as it has parts. */
+/* The store applies this rule when it counts elements, not when it updates them: both ranks count a
+ * row that is split, and only rank 0 counts any other row. */
 static void test_the_store_counts_each_row_on_one_rank(void **state)
 {
     (void)state;
@@ -100,7 +100,7 @@ static int exit_of_border(int border, Tensor dst, Tensor src)
 
 /* In a group of one rank nothing is sent. If the region's input and output were two tensors, the
  * contents of the first would be lost: such a layout is a bug and ends the program. */
-static void test_a_region_of_one_rank_uses_a_single_tensor(void **state)
+static void test_a_region_of_one_rank_refuses_two_different_tensors(void **state)
 {
     (void)state;
     double a[6] = {1, 2, 3, 4, 5, 6}, b[6];
@@ -184,8 +184,8 @@ static void check_group(Comm *world, const GridCase *c, int g, Comm *comm, const
                        (long long)all[i - 1], r);
 }
 
-/* A rank of a counted world, in which nobody else exists, has the same groups: the same ranks of
- * the world, in the same order. */
+/* A rank of a counted world, in which no other rank exists, has the same groups as a rank of a real
+ * world: the same ranks, in the same order. */
 static void check_counted(Comm *world, const GridCase *c, const Grid *grid)
 {
     const Comm *group[GRID_COMMS], *counted[GRID_COMMS];
@@ -262,7 +262,7 @@ static int run_grids_of(GridPlace size, int ranks)
     return cases;
 }
 
-static void test_groups_are_right_on_all_grids_up_to_16_ranks(void **state)
+static void test_groups_contain_the_expected_ranks_on_all_grids_up_to_16_ranks(void **state)
 {
     (void)state;
     int grids = 0, cases = 0;
@@ -285,8 +285,8 @@ int main(void)
         cmocka_unit_test(test_a_row_that_all_ranks_hold_is_counted_by_the_first_one),
         cmocka_unit_test(test_a_tied_table_is_counted_on_the_first_stage),
         cmocka_unit_test(test_the_store_counts_each_row_on_one_rank),
-        cmocka_unit_test(test_a_region_of_one_rank_uses_a_single_tensor),
-        cmocka_unit_test(test_groups_are_right_on_all_grids_up_to_16_ranks),
+        cmocka_unit_test(test_a_region_of_one_rank_refuses_two_different_tensors),
+        cmocka_unit_test(test_groups_contain_the_expected_ranks_on_all_grids_up_to_16_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -167,7 +167,7 @@ static int compare_different(Comm *world, void *context)
 
 /* All ranks get the error that one of them computes on another device; both values are printed
  * once. */
-static void test_ranks_that_differ_are_refused(void **state)
+static void test_ranks_on_different_devices_are_refused_with_both_values(void **state)
 {
     (void)state;
     char text[4096];
@@ -212,7 +212,7 @@ int main(void)
         cmocka_unit_test(test_no_more_than_64_ranks_are_started),
         cmocka_unit_test(test_a_ranks_place_names_only_axes_with_several_ranks),
         cmocka_unit_test(test_a_rank_that_fails_ends_all_ranks),
-        cmocka_unit_test(test_ranks_that_differ_are_refused),
+        cmocka_unit_test(test_ranks_on_different_devices_are_refused_with_both_values),
         cmocka_unit_test(test_ranks_can_open_their_devices_at_the_same_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -127,7 +127,7 @@ static void test_the_rendezvous_of_ranks_is_chosen_as_documented(void **state)
     }
 }
 
-/* The secret is made of the text, and is forgotten at the end. */
+/* The secret is computed from TRAIN_SECRET, and is erased at the end. */
 static void test_the_secret_is_erased_from_memory_at_the_end(void **state)
 {
     (void)state;
@@ -147,7 +147,8 @@ static void test_the_secret_is_erased_from_memory_at_the_end(void **state)
     config_free(config);
 }
 
-/* The paths of configs and the keys of --set are compared in another way. */
+/* The config's path and the options --set are left out, because the configs are compared in another
+ * way. */
 static void test_command_line_words_that_must_be_equal_on_all_ranks_are_collected(void **state)
 {
     (void)state;

@@ -43,7 +43,7 @@ static int look(Comm *world, void *context)
     snprintf(mine, sizeof mine, "%s", log_place());
     comm_all_gather(world, NULL, tensor_1d(place, U8, sizeof place),
                     tensor_1d(mine, U8, sizeof mine));
-    r->sum = control_sum(world, 1 << world->rank); /* rank 0's copy alone goes back */
+    r->sum = control_sum(world, 1 << world->rank); /* only rank 0's copy is returned */
     memcpy(r->place, place, sizeof place);
     memset(r->filler, 'a' + world->rank, sizeof r->filler);
     r->process = getpid();
@@ -82,7 +82,7 @@ static int look_alone(Comm *world, void *context)
     return 40;
 }
 
-static void test_a_single_rank_can_be_a_process(void **state)
+static void test_a_single_rank_runs_in_its_own_process_if_asked(void **state)
 {
     (void)state;
     Result *r = calloc(1, sizeof *r);
@@ -133,7 +133,7 @@ static int exit_from_the_last(Comm *world, void *context)
     return launched_wait(world, context);
 }
 
-/* As in the driver of a device that does not answer, when the rank opens it. */
+/* Rank 0 hangs, as it would in the driver if it opened a device that does not answer. */
 static int hang_on_the_first(Comm *world, void *context)
 {
     while (world->rank == 0)
@@ -222,7 +222,7 @@ static void test_the_launcher_passes_signals_on_to_rank_0(void **state)
     assert_int_equal(signalled(launched_wait_for_ever, SIGTERM), -SIGTERM);
 }
 
-static void test_the_ranks_end_with_the_launcher(void **state)
+static void test_the_ranks_end_when_the_launcher_is_killed(void **state)
 {
     (void)state;
     assert_int_equal(signalled(launched_wait_for_ever, SIGKILL), -SIGKILL);
@@ -233,9 +233,9 @@ static void test_the_ranks_end_with_the_launcher(void **state)
 pid_t __real_fork(void);
 pid_t __wrap_fork(void);
 
-static int forks = -1;       /* how many more succeed; < 0: all */
-static bool killed_at_birth; /* the last of them, before it runs any code of its own */
-static int stopped = -1;     /* after so many, the child is stopped; < 0: none */
+static int forks = -1;       /* how many more calls of fork succeed; < 0: all */
+static bool killed_at_birth; /* the child of the last one is killed before it runs any code */
+static int stopped = -1;     /* after this many more calls, the child is stopped; < 0: never */
 
 pid_t __wrap_fork(void)
 {
@@ -307,7 +307,7 @@ static void launch_with_few_descriptors(void *context)
     exit(launch_ranks(RANKS, &options, exit_at_once, context));
 }
 
-static void test_the_limit_of_open_files_is_raised(void **state)
+static void test_the_launch_raises_a_low_limit_of_open_files(void **state)
 {
     char text[1024];
     (void)state;
@@ -323,7 +323,7 @@ static void launch_and_stop(void *rank)
 }
 
 /* A rank is stopped before it joins the others. */
-static void test_a_rank_that_never_joins_the_others_ends_them(void **state)
+static void test_if_a_rank_never_joins_the_others_end_with_an_error(void **state)
 {
     static const char *const line[] = {
         "error[86] rank 1 dp 1: group world, call 1, barrier: rank 1 has waited 0.5 s "
@@ -356,7 +356,7 @@ static void launch_and_stop_the_second(void *context)
     exit(launch_ranks(RANKS, &options, say_who_runs, context));
 }
 
-/* The kernel does not know yet that it is to end this rank together with the launcher. */
+/* The rank has not yet asked the kernel to kill it when the launcher ends. */
 static void test_a_rank_stopped_right_after_its_start_ends_with_the_launcher(void **state)
 {
     enum { MILLISECONDS = 10000 };
@@ -380,16 +380,16 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_result_and_exit_code_of_rank_0_are_returned),
-        cmocka_unit_test(test_a_single_rank_can_be_a_process),
+        cmocka_unit_test(test_a_single_rank_runs_in_its_own_process_if_asked),
         cmocka_unit_test(test_a_single_rank_that_is_a_process_fails_like_a_thread),
         cmocka_unit_test(test_a_rank_that_fails_ends_all_ranks),
         cmocka_unit_test(test_a_rank_that_ends_early_ends_all_ranks),
         cmocka_unit_test(test_the_launcher_passes_signals_on_to_rank_0),
-        cmocka_unit_test(test_the_ranks_end_with_the_launcher),
+        cmocka_unit_test(test_the_ranks_end_when_the_launcher_is_killed),
         cmocka_unit_test(test_if_a_rank_cannot_be_started_those_already_started_are_ended),
         cmocka_unit_test(test_a_rank_that_dies_right_after_its_start_is_named_with_its_place),
-        cmocka_unit_test(test_the_limit_of_open_files_is_raised),
-        cmocka_unit_test(test_a_rank_that_never_joins_the_others_ends_them),
+        cmocka_unit_test(test_the_launch_raises_a_low_limit_of_open_files),
+        cmocka_unit_test(test_if_a_rank_never_joins_the_others_end_with_an_error),
         cmocka_unit_test(test_a_rank_stopped_right_after_its_start_ends_with_the_launcher),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

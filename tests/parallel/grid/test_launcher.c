@@ -1,5 +1,6 @@
-/* test_launcher.c -- tests what the process that started the ranks does where they cannot help
- * themselves: several faults at once, stopped ranks, and ranks that only had to exit. */
+/* test_launcher.c -- tests what the process that started the ranks does if they cannot report an
+ * error or end by themselves: several faults at once, stopped ranks, and ranks that only had to
+ * exit. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "parallel/comm/socket/socket.h"
@@ -78,7 +79,8 @@ static int leave_by_exit(Comm *world, void *context)
     return EXIT_OK;
 }
 
-/* A rank that fails before it has joined the world cannot ask rank 0 whether it may speak. */
+/* A rank that fails before it has joined the world cannot ask rank 0 whether it may print its
+ * error. */
 static int early = -1; /* the rank; -1: none */
 Comm __real_socket_world_join(SocketLinks *links, int rank, double timeout);
 Comm __wrap_socket_world_join(SocketLinks *links, int rank, double timeout);
@@ -106,7 +108,8 @@ static ssize_t die_instead(void *cookie, const char *bytes, size_t n)
     return (ssize_t)n;
 }
 
-/* Rank 0 lets the last rank speak, which dies before it has said anything. */
+/* Rank 0 leaves it to the last rank to print the error, but that rank dies before it has printed
+ * anything. */
 static int fail_without_a_word(Comm *world, void *context)
 {
     (void)context;
@@ -197,8 +200,8 @@ static int work_on_after_hangups(Comm *world, void *context)
     return RESULT;
 }
 
-/* Every fault has one sentence and the first failure's code, and costs no result that is complete.
- * The rows run at the same time: some of them wait for seconds. */
+/* For every fault one sentence is printed, and the first failure's exit code is returned. A result
+ * that is complete is never lost. The rows run at the same time: some of them wait for seconds. */
 static void test_the_launcher_reports_faults_that_rank_0_cannot_report(void **state)
 {
     (void)state;

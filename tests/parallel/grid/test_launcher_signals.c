@@ -93,7 +93,7 @@ static int signalled(LaunchBody body, void (*before)(void), int first, int secon
     return child_end(launcher, said, text, sizeof text);
 }
 
-static void test_signals_as_shells_and_batch_systems_send_them(void **state)
+static void test_the_launcher_passes_on_blocked_signals_and_drops_ignored_ones(void **state)
 {
     (void)state;
     double start = seconds_now();
@@ -105,14 +105,14 @@ static void test_signals_as_shells_and_batch_systems_send_them(void **state)
                      SIGTERM);
     assert_int_equal(signalled(launched_wait_for_signal, block_signals, SIGTERM, 0), SIGTERM);
     assert_int_equal(signalled(launched_wait_for_ever, block_signals, SIGTERM, 0), -SIGTERM);
-    /* Whichever rank 0 gets first. */
+    /* The launcher ends by the signal that rank 0 gets first. */
     assert_int_equal(signalled_at_once(die_of_a_signal, SIGINT, SIGHUP), -SIGHUP);
     /* The second signal ends the run although rank 0 does not answer. */
     assert_int_equal(signalled(launched_stop_the_first, NULL, SIGINT, SIGTERM), -SIGTERM);
     assert_true(seconds_now() - start < 20);
 }
 
-/* As a shell with job control starts a job, which Ctrl-Z can stop. */
+/* Makes this process a job that Ctrl-Z can stop, as a shell with job control does. */
 static void be_a_job(void)
 {
     signal(SIGTSTP, SIG_DFL);
@@ -166,7 +166,7 @@ static void test_ctrl_z_stops_all_ranks_until_the_launcher_is_continued(void **s
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_signals_as_shells_and_batch_systems_send_them),
+        cmocka_unit_test(test_the_launcher_passes_on_blocked_signals_and_drops_ignored_ones),
         cmocka_unit_test(test_ctrl_z_stops_all_ranks_until_the_launcher_is_continued),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

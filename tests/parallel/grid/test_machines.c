@@ -1,5 +1,5 @@
-/* test_machines.c -- tests which ranks share a machine: all of a world that this program has
- * started, and in a world of a launcher those that it describes. */
+/* test_machines.c -- tests which ranks share a machine: without a launcher all ranks of a world,
+ * and under a launcher those that machines_set describes. */
 #include "model/core/check.h"
 #include "model/core/pool.h"
 #include "parallel/comm/counted.h"
@@ -23,7 +23,7 @@ static void expect(const Comm *world, const char *what, int got, int expected)
     if (got != expected) rank_wrong(world, "%s is %d, not %d", what, got, expected);
 }
 
-/* Compares what each rank is told with a simple search through the map. */
+/* Compares what machines.h tells each rank with a simple search through the map. */
 static void look(Comm *world, void *context)
 {
     const char *map = context;
@@ -43,7 +43,8 @@ static void look(Comm *world, void *context)
     expect(world, "the number of local ranks", own.local_ranks, ranks);
     expect(world, "the lowest local rank", own.first, first);
     expect(world, "joined", own.joined, true);
-    /* In a world of which only one rank exists nobody has joined, however large it is. */
+    /* In a counted world, of which only one rank exists, no rank has joined, however large it is.
+     */
     Comm alone = comm_counted(world->rank, world->size);
     expect(world, "the number of counted machines", machines_of(&alone).count, 1);
     expect(world, "joined to a counted world", machines_of(&alone).joined, false);
@@ -65,7 +66,7 @@ static void look(Comm *world, void *context)
     comm_close(&here);
 }
 
-static void test_ranks_with_the_same_machine_share_it(void **state)
+static void test_each_rank_knows_its_machine_and_its_number_there(void **state)
 {
     static char maps[][16] = {"aabb", "abab", "aaaa", "abcd", "cbacb", "a", "baabbbba"};
     (void)state;
@@ -92,7 +93,7 @@ static void look_at_groups(Comm *world, void *context)
                grid_shard_is_spread(world, cases[i].size, cases[i].shard), cases[i].spread);
 }
 
-/* Ranks 4 and 6 are a group: a and b. */
+/* Ranks 4 and 6 are a shard group, on machines a and b. */
 static void look_at_uneven_groups(Comm *world, void *context)
 {
     (void)context;
@@ -129,8 +130,8 @@ static void look_alone(Comm *world, void *context)
     comm_close(&here);
 }
 
-/* A group of another size than the world that is described, such as a single rank beside it. */
-static void test_ranks_of_this_program_are_on_one_machine(void **state)
+/* This also holds for a group of another size than the world that machines_set describes. */
+static void test_without_a_launcher_all_ranks_are_on_one_machine(void **state)
 {
     (void)state;
     thread_ranks(3, 60, look_alone, NULL);
@@ -154,8 +155,8 @@ static void bind_to_core(int number)
     sched_setaffinity(0, sizeof one, &one);
 }
 
-/* Compares the number of ranks that share this rank's cores with its digit. Ranks that share none
- * are bound to a core. */
+/* Compares the number of ranks that share this rank's cores with the rank's digit in `context`. A
+ * rank with digit 1 is bound to one core. */
 static void share(Comm *world, void *context)
 {
     const char *shared = context;
@@ -191,7 +192,7 @@ static void look_at_places(Comm *world, void *context)
     if (strcmp(text, of_last) != 0) rank_wrong(world, "the last rank is \"%s\"", text);
 }
 
-static void test_a_message_names_the_host_if_there_are_several(void **state)
+static void test_a_message_names_the_host_if_there_are_several_machines(void **state)
 {
     static char two[] = " on host-b", one[] = "";
     (void)state;
@@ -209,7 +210,7 @@ static void compare(Comm *world, void *context)
                           "set cpu.level");
 }
 
-static void test_ranks_that_differ_are_named_with_their_hosts(void **state)
+static void test_ranks_with_different_values_are_named_with_their_hosts(void **state)
 {
     (void)state;
     made_up_machines("aab");
@@ -223,8 +224,9 @@ static void test_ranks_that_differ_are_named_with_their_hosts(void **state)
     machines_forget();
 }
 
-/* Numbers of machines may have gaps, as those of a batch system's nodes. */
-static void test_many_ranks_are_numbered_by_their_lowest(void **state)
+/* The numbers of machines that are passed to machines_set may have gaps, as the numbers of a batch
+ * system's nodes do. */
+static void test_machines_of_5000_ranks_are_numbered_by_their_lowest_ranks(void **state)
 {
     enum { RANKS = 5000, EACH = 8 };
     MachineOfRank *of = must_calloc(RANKS, sizeof *of);
@@ -248,13 +250,13 @@ static void test_many_ranks_are_numbered_by_their_lowest(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_with_the_same_machine_share_it),
+        cmocka_unit_test(test_each_rank_knows_its_machine_and_its_number_there),
         cmocka_unit_test(test_shard_groups_on_several_machines_are_found),
-        cmocka_unit_test(test_ranks_of_this_program_are_on_one_machine),
+        cmocka_unit_test(test_without_a_launcher_all_ranks_are_on_one_machine),
         cmocka_unit_test(test_ranks_share_cores_unless_a_launcher_has_bound_them),
-        cmocka_unit_test(test_a_message_names_the_host_if_there_are_several),
-        cmocka_unit_test(test_ranks_that_differ_are_named_with_their_hosts),
-        cmocka_unit_test(test_many_ranks_are_numbered_by_their_lowest),
+        cmocka_unit_test(test_a_message_names_the_host_if_there_are_several_machines),
+        cmocka_unit_test(test_ranks_with_different_values_are_named_with_their_hosts),
+        cmocka_unit_test(test_machines_of_5000_ranks_are_numbered_by_their_lowest_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,7 +51,7 @@ static const struct {
 };
 enum { LISTS = sizeof lists / sizeof *lists };
 
-static void test_lists_expand_to_names(void **state)
+static void test_lists_expand_to_the_expected_names(void **state)
 {
     (void)state;
     for (int i = 0; i < LISTS; i++) {
@@ -66,7 +66,7 @@ static void test_lists_expand_to_names(void **state)
     }
 }
 
-/* SLURM's own tool asks no daemon for this, but needs a config file. */
+/* SLURM's scontrol needs no daemon for this, but it needs a config file. */
 static void test_scontrol_expands_to_the_same_names(void **state)
 {
     (void)state;
@@ -126,7 +126,7 @@ static const struct {
     {"-x", "character 1: a name begins with a hyphen"},
 };
 
-static void test_mistakes_are_refused_with_their_place(void **state)
+static void test_invalid_lists_are_refused_with_the_position_of_the_error(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
@@ -141,7 +141,7 @@ static void test_mistakes_are_refused_with_their_place(void **state)
     }
 }
 
-static void test_the_bounds_are_reached_and_not_exceeded(void **state)
+static void test_only_lists_and_names_within_the_limits_are_accepted(void **state)
 {
     (void)state;
     StringList names = {0};
@@ -166,7 +166,7 @@ static void test_the_bounds_are_reached_and_not_exceeded(void **state)
 
 /* ---- the machine of each task ---------------------------------------------------------------- */
 
-static void test_every_task_finds_its_machine(void **state)
+static void test_the_lists_of_a_step_give_the_machine_of_each_task(void **state)
 {
     static const struct {
         const char *list, *tasks;
@@ -219,7 +219,7 @@ static void test_tasks_that_do_not_fit_the_machines_are_refused(void **state)
 }
 
 /* Lists with random changes are accepted or refused without a crash. */
-static void test_mutated_lists(void **state)
+static void test_randomly_changed_lists_never_crash_the_parser(void **state)
 {
     (void)state;
     for (int i = 0; i < LISTS; i++) {
@@ -237,13 +237,13 @@ static void test_mutated_lists(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lists_expand_to_names),
+        cmocka_unit_test(test_lists_expand_to_the_expected_names),
         cmocka_unit_test(test_scontrol_expands_to_the_same_names),
-        cmocka_unit_test(test_mistakes_are_refused_with_their_place),
-        cmocka_unit_test(test_the_bounds_are_reached_and_not_exceeded),
-        cmocka_unit_test(test_every_task_finds_its_machine),
+        cmocka_unit_test(test_invalid_lists_are_refused_with_the_position_of_the_error),
+        cmocka_unit_test(test_only_lists_and_names_within_the_limits_are_accepted),
+        cmocka_unit_test(test_the_lists_of_a_step_give_the_machine_of_each_task),
         cmocka_unit_test(test_tasks_that_do_not_fit_the_machines_are_refused),
-        cmocka_unit_test(test_mutated_lists),
+        cmocka_unit_test(test_randomly_changed_lists_never_crash_the_parser),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

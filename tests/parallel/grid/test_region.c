@@ -160,7 +160,7 @@ static void on_rank(Comm *world, void *context)
     close_here(&p);
 }
 
-static void test_a_region_sums_and_gathers_as_the_test_computes(void **state)
+static void test_sums_and_gathered_rows_of_a_region_agree_with_the_oracle(void **state)
 {
     (void)state;
     static const DType dtypes[] = {F64, F32, BF16, F16};
@@ -263,7 +263,7 @@ static void test_a_sum_that_is_never_awaited_ends_the_program(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_region_sums_and_gathers_as_the_test_computes),
+        cmocka_unit_test(test_sums_and_gathered_rows_of_a_region_agree_with_the_oracle),
         cmocka_unit_test(test_decoding_keeps_whole_rows_under_sequence_parallelism),
         cmocka_unit_test(test_a_region_neither_allocates_nor_makes_the_host_wait),
         cmocka_unit_test(test_a_sum_that_is_never_awaited_ends_the_program),

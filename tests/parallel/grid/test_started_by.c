@@ -40,7 +40,7 @@ static Environment environment_of(const char *text)
 
 /* ---- recorded environments ------------------------------------------------------------------- */
 
-static void test_recorded_environments(void **state)
+static void test_recorded_environments_give_the_right_launcher_rank_and_size(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++) {
@@ -58,8 +58,9 @@ static void test_recorded_environments(void **state)
     }
 }
 
-/* Only a process that no launcher claims, and that has PMIX_RANK, may be one of several. */
-static void test_pmix_rank_alone_is_reported(void **state)
+/* PMIX_RANK is reported only if no launcher's variables are set; the process may then be one of
+ * several ranks. */
+static void test_pmix_rank_without_a_launcher_is_reported_as_unknown_size(void **state)
 {
     static const struct {
         const char *environment;
@@ -81,7 +82,7 @@ static void test_pmix_rank_alone_is_reported(void **state)
 
 /* ---- the name of a start --------------------------------------------------------------------- */
 
-static void test_the_name_of_a_start(void **state)
+static void test_a_start_is_named_after_the_variables_of_its_launcher(void **state)
 {
     static const struct {
         const char *environment, *name; /* "": none */
@@ -113,7 +114,7 @@ static void test_the_name_of_a_start(void **state)
 }
 
 /* A long name is cut, and its end depends on all that was cut. */
-static void test_the_name_of_a_start_fits(void **state)
+static void test_a_long_name_of_a_start_is_cut_and_ends_with_a_hash(void **state)
 {
     static const char start[] = "RANK=1 WORLD_SIZE=4 MASTER_ADDR=n1 MASTER_PORT=29400 ";
     (void)state;
@@ -129,7 +130,7 @@ static void test_the_name_of_a_start_fits(void **state)
     assert_string_not_equal(name[0], name[1]);
 }
 
-static void test_the_list_of_machines(void **state)
+static void test_the_list_of_machines_is_known_only_in_a_slurm_step(void **state)
 {
     static const struct {
         const char *environment, *nodes;
@@ -203,7 +204,7 @@ static const struct {
     {"RANK=captain WORLD_SIZE=4 MASTER_ADDR=n1", "RANK=captain is not a whole number"},
 };
 
-static void test_mistakes_name_the_variable_and_its_value(void **state)
+static void test_errors_in_the_environment_name_the_variable_and_its_value(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
@@ -219,7 +220,7 @@ static void test_mistakes_name_the_variable_and_its_value(void **state)
 }
 
 /* The recorded environments with random changes are accepted or refused without a crash. */
-static void test_mutated_environments(void **state)
+static void test_randomly_changed_environments_never_crash_the_reader(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++) {
@@ -238,8 +239,9 @@ static void test_mutated_environments(void **state)
 
 /* ---- lists of tasks -------------------------------------------------------------------------- */
 
-/* SLURM's list gives the number of tasks of each machine, and equal neighbours once. */
-static void test_every_machine_finds_its_tasks_in_a_list(void **state)
+/* SLURM's list has the number of tasks of each machine; equal numbers of neighbouring machines are
+ * written once, with their count. */
+static void test_each_machine_reads_its_number_of_tasks_from_slurms_list(void **state)
 {
     static const struct {
         const char *list;
@@ -269,7 +271,7 @@ static void test_every_machine_finds_its_tasks_in_a_list(void **state)
 
 /* ---- what may be started --------------------------------------------------------------------- */
 
-static void test_combinations_of_launcher_and_ranks_option_are_accepted_or_refused(void **state)
+static void test_the_ranks_option_is_refused_under_a_launcher(void **state)
 {
     static const struct {
         const char *environment;
@@ -346,15 +348,15 @@ static void test_the_variables_of_the_launcher_are_listed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_recorded_environments),
-        cmocka_unit_test(test_pmix_rank_alone_is_reported),
-        cmocka_unit_test(test_the_name_of_a_start),
-        cmocka_unit_test(test_the_name_of_a_start_fits),
-        cmocka_unit_test(test_the_list_of_machines),
-        cmocka_unit_test(test_mistakes_name_the_variable_and_its_value),
-        cmocka_unit_test(test_mutated_environments),
-        cmocka_unit_test(test_every_machine_finds_its_tasks_in_a_list),
-        cmocka_unit_test(test_combinations_of_launcher_and_ranks_option_are_accepted_or_refused),
+        cmocka_unit_test(test_recorded_environments_give_the_right_launcher_rank_and_size),
+        cmocka_unit_test(test_pmix_rank_without_a_launcher_is_reported_as_unknown_size),
+        cmocka_unit_test(test_a_start_is_named_after_the_variables_of_its_launcher),
+        cmocka_unit_test(test_a_long_name_of_a_start_is_cut_and_ends_with_a_hash),
+        cmocka_unit_test(test_the_list_of_machines_is_known_only_in_a_slurm_step),
+        cmocka_unit_test(test_errors_in_the_environment_name_the_variable_and_its_value),
+        cmocka_unit_test(test_randomly_changed_environments_never_crash_the_reader),
+        cmocka_unit_test(test_each_machine_reads_its_number_of_tasks_from_slurms_list),
+        cmocka_unit_test(test_the_ranks_option_is_refused_under_a_launcher),
         cmocka_unit_test(test_the_variables_of_the_launcher_are_listed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-static void test_ranks_find_each_other_over_a_file(void **state)
+static void test_ranks_find_each_other_by_a_file(void **state)
 {
     char *folder = folder_new(), *own = text_format("%s/deep/.rendezvous", folder);
     struct stat st;
@@ -42,7 +42,7 @@ static void test_ranks_find_each_other_at_an_address(void **state)
     }
 }
 
-static void test_rank_0_may_arrive_last(void **state)
+static void test_ranks_meet_even_if_rank_0_arrives_last(void **state)
 {
     char *folder = folder_new();
     (void)state;
@@ -58,9 +58,9 @@ static void test_rank_0_may_arrive_last(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_find_each_other_over_a_file),
+        cmocka_unit_test(test_ranks_find_each_other_by_a_file),
         cmocka_unit_test(test_ranks_find_each_other_at_an_address),
-        cmocka_unit_test(test_rank_0_may_arrive_last),
+        cmocka_unit_test(test_ranks_meet_even_if_rank_0_arrives_last),
     };
     return cmocka_run_group_tests_name("meeting", tests, NULL, NULL);
 }

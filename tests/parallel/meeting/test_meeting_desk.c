@@ -1,5 +1,5 @@
-/* test_meeting_desk.c -- what rank 0 decides while ranks arrive, without sockets: how it
- * numbers machines, and ranks that are missing, odd, lost or there twice. */
+/* test_meeting_desk.c -- what rank 0 decides while ranks arrive, without sockets: how it numbers
+ * machines, and ranks that are missing, differ, are lost or arrive twice. */
 #include "parallel/meeting/desk.h"
 
 #include "tests/support/meeting/made_up_greetings.h"
@@ -17,7 +17,8 @@
 
 static void test_machines_are_numbered_by_their_lowest_ranks(void **state)
 {
-    /* Each letter is a machine; the digits are what the launcher says. */
+    /* Each letter of `machine` is a machine; the digits of `local` are the local ranks from the
+     * launcher. */
     static const struct {
         const char *machine, *local, *number, *local_rank;
     } row[] = {
@@ -137,7 +138,7 @@ static void test_many_missing_ranks_fit_into_the_message(void **state)
     desk_close(&d);
 }
 
-/* Ranks with these values of "config", one letter each. */
+/* Lets ranks arrive with these values of the fact "config", one letter for each rank. */
 static void odd(Desk *d, const MeetingOptions *o, const char *values)
 {
     Greeting g;
@@ -170,7 +171,8 @@ static void test_the_rank_with_the_rarer_value_is_blamed(void **state)
         odd(&d, &o, row[k].values);
         assert_verdict(&d, EXIT_CONFIG, row[k].sentence);
     }
-    /* Not all are here: rank 0 waits a second for others, to know which is the odd one. */
+    /* If not all ranks are here, rank 0 waits a second for others, to find out which rank is the
+     * odd one. */
     odd(&d, &o, "bca");
     assert_int_equal(d.state, DESK_WAITS);
     assert_true(desk_tick(&d, 0.5, notice, sizeof notice) <= 1);
@@ -178,7 +180,7 @@ static void test_the_rank_with_the_rarer_value_is_blamed(void **state)
     desk_tick(&d, 1, notice, sizeof notice);
     assert_verdict(&d, EXIT_CONFIG,
                    "rank 1 (node0): config is \"c\", but \"b\" on 1 of the 3 ranks; use one");
-    /* More different values than the table has room for. */
+    /* There are more different values than a DeskFact has entries. */
     MeetingOptions nine = made_up_options(9);
     odd(&d, &nine, "bcdefgaaa");
     assert_int_equal(d.verdict.code, EXIT_CONFIG);
@@ -224,7 +226,7 @@ static void test_other_failures_give_the_expected_code_and_message(void **state)
         made_up_arrival(&d, i, 50);
     for (int i = 0; i < 8; i++)
         desk_ready(&d, i);
-    desk_ready(&d, 3); /* again */
+    desk_ready(&d, 3); /* a second message of the same rank */
     desk_tick(&d, 109, notice, sizeof notice);
     assert_int_equal(d.state, DESK_TABLES);
     desk_tick(&d, 110, notice, sizeof notice);

@@ -1,5 +1,6 @@
-/* test_meeting_fails.c -- what is wrong with one of the processes that meet ends all of them with
- * the same code and message: one that is odd, missing, dead, deaf or there twice. */
+/* test_meeting_fails.c -- a fault of one of the processes that meet ends all of them with the same
+ * exit code and message: a process that differs, is missing, dies, cannot listen or arrives twice.
+ */
 #include "model/core/check.h"
 #include "parallel/meeting/rendezvous.h"
 #include "tests/support/files/data_support.h"
@@ -98,7 +99,7 @@ static void test_a_rank_with_a_wrong_secret_reports_it(void **state)
     free(r);
 }
 
-/* It need not wait for the timeout: nobody else answers there. */
+/* The rank need not wait for the timeout, because all that answer there have refused its secret. */
 static void test_a_rank_whose_secret_is_refused_ends_before_the_timeout(void **state)
 {
     (void)state;
@@ -111,7 +112,7 @@ static void test_a_rank_whose_secret_is_refused_ends_before_the_timeout(void **s
 }
 
 /* Processes 0 and 3 are one job, 2 and 1 another one, with another secret and the same ports. Each
- * process comes a moment after the one before. */
+ * process starts a moment after the one before it. */
 static void set_two_jobs(void *context, int i, MeetingOptions *o)
 {
     meeting_case_set(context, i, o);
@@ -135,8 +136,8 @@ static void test_two_jobs_with_the_same_ports_do_not_mix(void **state)
     free(r);
 }
 
-/* A rank that has failed before ends all at once, by a file and by an address. */
-static void test_a_rank_that_declines_ends_all(void **state)
+/* All ranks end at once, whether they meet by a file or at an address. */
+static void test_a_rank_that_failed_before_the_meeting_ends_all_ranks(void **state)
 {
     char *folder = folder_new();
     (void)state;
@@ -159,7 +160,7 @@ static void test_a_rank_that_declines_ends_all(void **state)
 }
 
 /* Where rank 0 cannot write its file, others do not wait for it. */
-static void test_a_folder_that_cannot_be_made_ends_all(void **state)
+static void test_a_rendezvous_folder_that_cannot_be_created_ends_all_ranks(void **state)
 {
     char *folder = folder_new(), *below = text_format("%s/file/below", folder);
     char *file = text_format("%s/file", folder);
@@ -181,7 +182,7 @@ static void test_a_folder_that_cannot_be_made_ends_all(void **state)
     folder_drop(folder);
 }
 
-static void test_a_rank_that_arrives_twice_ends_all(void **state)
+static void test_a_rank_that_arrives_twice_ends_all_ranks(void **state)
 {
     char *folder = folder_new();
     (void)state;
@@ -197,7 +198,7 @@ static void test_a_rank_that_arrives_twice_ends_all(void **state)
     folder_drop(folder);
 }
 
-static void test_two_ranks_0_find_each_other(void **state)
+static void test_two_processes_that_are_rank_0_find_each_other_and_end(void **state)
 {
     char *folder = folder_new();
     (void)state;
@@ -252,7 +253,7 @@ static void clean_up(void *context, const pid_t *pid)
     free(path);
 }
 
-/* Or another job of the same name writes its own file. */
+/* While rank 0 waits, another job of the same name replaces its file. */
 static void replace(void *context, const pid_t *pid)
 {
     const MeetingCase *c = context;
@@ -264,7 +265,7 @@ static void replace(void *context, const pid_t *pid)
     assert_true(rendezvous_publish(&other, c->folder, MEETING_CASE_NAME, &code, err, sizeof err));
 }
 
-static void test_rank_0_keeps_its_file_while_it_waits(void **state)
+static void test_rank_0_restores_its_removed_file_and_notices_a_replaced_one(void **state)
 {
     char *folder = folder_new();
     (void)state;
@@ -313,7 +314,7 @@ static void test_too_few_descriptors_for_all_ranks_are_reported(void **state)
     folder_drop(folder);
 }
 
-static void test_the_death_of_a_rank_that_has_arrived_ends_all(void **state)
+static void test_the_death_of_a_rank_that_has_arrived_ends_all_ranks(void **state)
 {
     char *folder = folder_new();
     (void)state;
@@ -344,15 +345,15 @@ int main(void)
         cmocka_unit_test(test_a_rank_with_a_wrong_secret_reports_it),
         cmocka_unit_test(test_a_rank_whose_secret_is_refused_ends_before_the_timeout),
         cmocka_unit_test(test_two_jobs_with_the_same_ports_do_not_mix),
-        cmocka_unit_test(test_a_rank_that_declines_ends_all),
-        cmocka_unit_test(test_a_folder_that_cannot_be_made_ends_all),
-        cmocka_unit_test(test_a_rank_that_arrives_twice_ends_all),
-        cmocka_unit_test(test_two_ranks_0_find_each_other),
+        cmocka_unit_test(test_a_rank_that_failed_before_the_meeting_ends_all_ranks),
+        cmocka_unit_test(test_a_rendezvous_folder_that_cannot_be_created_ends_all_ranks),
+        cmocka_unit_test(test_a_rank_that_arrives_twice_ends_all_ranks),
+        cmocka_unit_test(test_two_processes_that_are_rank_0_find_each_other_and_end),
         cmocka_unit_test(test_a_rank_that_arrives_too_late_is_told_why),
         cmocka_unit_test(test_a_rank_that_cannot_continue_tells_all_ranks),
-        cmocka_unit_test(test_rank_0_keeps_its_file_while_it_waits),
+        cmocka_unit_test(test_rank_0_restores_its_removed_file_and_notices_a_replaced_one),
         cmocka_unit_test(test_too_few_descriptors_for_all_ranks_are_reported),
-        cmocka_unit_test(test_the_death_of_a_rank_that_has_arrived_ends_all),
+        cmocka_unit_test(test_the_death_of_a_rank_that_has_arrived_ends_all_ranks),
     };
     return cmocka_run_group_tests_name("meeting fails", tests, NULL, NULL);
 }

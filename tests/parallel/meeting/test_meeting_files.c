@@ -27,7 +27,7 @@ static bool parses(const char *text)
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-static void test_a_file_is_read_strictly(void **state)
+static void test_only_what_rank_0_writes_is_accepted_as_a_rendezvous_file(void **state)
 {
     Rendezvous r;
     char text[RENDEZVOUS_MOST_BYTES];
@@ -58,7 +58,7 @@ static void test_a_file_is_read_strictly(void **state)
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         if (parses(wrong[i])) fail_msg("accepted: %s", wrong[i]);
-    /* Any part of it is not the whole. */
+    /* A truncated file is refused. */
     for (size_t n = 0; n < strlen(VALID); n++)
         assert_false(rendezvous_parse(&r, VALID, n));
     for (int count = 15; count < 19; count++) {
@@ -75,7 +75,7 @@ static void test_a_file_is_read_strictly(void **state)
     }
 }
 
-static void test_names_of_files_are_plain_and_stay_different(void **state)
+static void test_file_names_have_only_plain_characters_and_stay_different(void **state)
 {
     static const char *const name[][2] = {
         {"slurm-12.0-r1", "slurm-12.0-r1"},
@@ -102,7 +102,7 @@ static void test_names_of_files_are_plain_and_stay_different(void **state)
     assert_string_not_equal(file, other);
 }
 
-static void test_any_bytes_are_read_without_harm(void **state)
+static void test_reading_randomly_changed_messages_never_crashes(void **state)
 {
     Bytes b = {0};
     Greeting g = {.rank = 3, .size = 4, .local_rank = -1, .cpu_level = 2, .facts = 2};
@@ -168,18 +168,19 @@ static void test_only_the_user_can_access_the_rendezvous_file(void **state)
     assert_int_equal(lstat(file, &st), 0);
     assert_int_equal(st.st_mode & 07777, 0600);
     assert_state(RENDEZVOUS_READ, own, "");
-    /* Another start of the same name replaces it, and then the first one does not remove it. */
+    /* Another start of the same name replaces the file, and then the first start does not remove
+     * it. */
     other.secret[0] = 99;
     assert_true(rendezvous_publish(&other, own, "job", &code, err, sizeof err));
     rendezvous_remove(&r, own, "job");
     assert_int_equal(lstat(file, &st), 0);
-    /* Others may read or write it. */
+    /* The file is refused if other users may read or write it. */
     for (mode_t bit = 01; bit <= 040; bit *= 2) {
         assert_int_equal(chmod(file, 0600 | bit), 0);
         assert_state(RENDEZVOUS_REFUSED, own, "other users may read or change it");
     }
     assert_int_equal(chmod(file, 0600), 0);
-    /* A link to a file, even to a right one. */
+    /* A link is refused, even one to a valid file. */
     assert_int_equal(rename(file, aside), 0);
     assert_int_equal(symlink("other", file), 0);
     assert_state(RENDEZVOUS_REFUSED, own, "it is a link");
@@ -214,7 +215,8 @@ static void test_a_folder_that_others_control_is_refused(void **state)
     assert_state(RENDEZVOUS_REFUSED, own, "other users may write in it; chmod 700 it");
     assert_false(rendezvous_publish(&r, own, "job", &code, err, sizeof err));
     assert_int_equal(code, EXIT_PERMISSION);
-    assert_int_equal(chmod(own, 0755), 0); /* they may look, but not read the file */
+    assert_int_equal(chmod(own, 0755),
+                     0); /* other users may list the folder, but not read the file */
     assert_state(RENDEZVOUS_READ, own, "");
     if (geteuid() == 0) {
         assert_int_equal(chown(own, 65534, 65534), 0);
@@ -230,7 +232,7 @@ static void test_a_folder_that_others_control_is_refused(void **state)
     folder_drop(folder);
 }
 
-static void test_secrets_of_users(void **state)
+static void test_only_a_private_secret_of_at_least_16_bytes_is_accepted(void **state)
 {
     unsigned char a[SHA256_BYTES], b[SHA256_BYTES];
     char *folder = folder_new(), err[512], *path;
@@ -265,12 +267,12 @@ static void test_secrets_of_users(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_file_is_read_strictly),
-        cmocka_unit_test(test_names_of_files_are_plain_and_stay_different),
-        cmocka_unit_test(test_any_bytes_are_read_without_harm),
+        cmocka_unit_test(test_only_what_rank_0_writes_is_accepted_as_a_rendezvous_file),
+        cmocka_unit_test(test_file_names_have_only_plain_characters_and_stay_different),
+        cmocka_unit_test(test_reading_randomly_changed_messages_never_crashes),
         cmocka_unit_test(test_only_the_user_can_access_the_rendezvous_file),
         cmocka_unit_test(test_a_folder_that_others_control_is_refused),
-        cmocka_unit_test(test_secrets_of_users),
+        cmocka_unit_test(test_only_a_private_secret_of_at_least_16_bytes_is_accepted),
     };
     return cmocka_run_group_tests_name("meeting files", tests, NULL, NULL);
 }

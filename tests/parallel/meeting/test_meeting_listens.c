@@ -1,5 +1,5 @@
 /* test_meeting_listens.c -- at which addresses ranks listen while they meet and afterwards, as the
- * kernel reports it: nothing listens where it need not. */
+ * kernel reports it: no rank listens at an address where it need not. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "tests/support/files/data_support.h"
@@ -21,10 +21,11 @@ static const unsigned char SECRET[SHA256_BYTES] = "a secret of thirty-two bytes"
 
 typedef struct {
     const char *what, *folder, *master, *interface;
-    int port, local_size, addresses; /* addresses: how many; 0: as many as are allowed */
-    int gate[2];                     /* a pipe: rank 1 waits until there is something in it */
-    AddressList allowed;             /* ports do not count */
-    AddressList seen;                /* of rank 0 while it waits */
+    int port, local_size,
+        addresses;       /* addresses: at how many rank 0 listens; 0: at all that are allowed */
+    int gate[2];         /* a pipe: rank 1 waits until there is something in it */
+    AddressList allowed; /* addresses at which ranks may listen, at any port */
+    AddressList seen;    /* addresses at which rank 0 listens while it waits */
 } Where;
 
 static void set_where(void *context, int i, MeetingOptions *o)
@@ -53,20 +54,20 @@ static bool allowed(const Where *w, const AddressList *list)
     return true;
 }
 
-/* While rank 0 waits for rank 1. */
+/* Finds out at which addresses rank 0 listens while it waits for rank 1. */
 static void look_while_waiting(void *context, const pid_t *pid)
 {
     Where *w = context;
-    /* Rank 0 opens one socket after the other. */
+    /* Rank 0 opens one socket after the other, so this waits until it listens at all addresses. */
     int all = w->addresses ? w->addresses : w->allowed.count;
     for (double end = seconds_now() + 15; w->seen.count < all && seconds_now() < end; usleep(1000))
         listening(pid[0], &w->seen);
-    usleep(100000); /* it may listen at several addresses */
+    usleep(100000); /* it might open further sockets */
     listening(pid[0], &w->seen);
     assert_int_equal(write(w->gate[1], "", 1), 1);
 }
 
-/* In each rank, after the meeting. */
+/* Called in each rank after the meeting: checks at which addresses it listens. */
 static const char *look_afterwards(void *context, const Meeting *m)
 {
     static char wrong[256];
@@ -105,7 +106,7 @@ static void test_ranks_listen_only_on_the_chosen_interface(void **state)
                           .meanwhile = look_while_waiting,
                           .check = look_afterwards,
                           .output = "/dev/null"};
-        /* Of the loopback, or of all other interfaces. */
+        /* The allowed addresses are those of the loopback, or those of all other interfaces. */
         bool own = w->folder && !w->interface && w->local_size == 0;
         assert_true(network_own(&w->allowed, own ? NULL : "lo", &code, err, sizeof err));
         assert_int_equal(pipe2(w->gate, O_CLOEXEC), 0);

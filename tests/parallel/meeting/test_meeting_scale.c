@@ -23,7 +23,8 @@ static void set(void *context, int i, MeetingOptions *o)
     o->timeout = 60;
 }
 
-/* The table travels down a tree: rank 0, 16 ranks, 256 ranks, the rest. */
+/* The table is sent down a tree of ranks: rank 0 sends it to 16 ranks, these to 256, and these to
+ * the rest. */
 static void test_500_processes_connect_agree_and_leave(void **state)
 {
     char *folder = folder_new();

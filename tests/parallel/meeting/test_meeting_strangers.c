@@ -1,6 +1,5 @@
-/* test_meeting_strangers.c -- while ranks meet, others connect to rank 0, or wait where ranks look
- * for it: none is let in, and none delays the meeting. And nothing listens at an address where it
- * need not. */
+/* test_meeting_strangers.c -- while ranks meet, other processes connect to rank 0, or listen where
+ * ranks look for rank 0: none of them is admitted, and none delays the meeting. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "parallel/comm/socket/handshake.h"
@@ -145,7 +144,7 @@ static void attack(void *context, const pid_t *pid)
     Attack *a = context;
     AddressList at = {0};
     double start = seconds_now();
-    /* Rank 0 listens soon. */
+    /* Waits until rank 0 listens. */
     while (at.count == 0 && seconds_now() < start + 5)
         listening(pid[0], &at);
     for (int i = 0; i < MOST; i++)
@@ -205,7 +204,8 @@ static void test_strangers_are_refused_and_delay_no_rank(void **state)
 
 /* ---- strangers wait where ranks look for rank 0 ---------------------------------------------- */
 
-/* A socket that listens, whose process does nothing; the kernel accepts connections. */
+/* Returns a socket that listens; its process does nothing, so only the kernel accepts connections.
+ */
 static int silent_at(int port, Address *address)
 {
     *address = (Address){.family = 4, .port = (uint16_t)port, .ip = {127, 0, 0, 1}};
@@ -223,7 +223,7 @@ static void set_beside(void *context, int i, MeetingOptions *o)
     if (i == 0) usleep(300000);
 }
 
-static void test_other_programs_may_hold_all_ports_but_one(void **state)
+static void test_ranks_meet_although_other_programs_hold_all_ports_but_one(void **state)
 {
     Attack a = {.port = meeting_free_ports()};
     int fd[MEETING_PORTS];
@@ -243,7 +243,7 @@ static void test_other_programs_may_hold_all_ports_but_one(void **state)
 }
 
 /* Two jobs were given the same address and the same ports. */
-static void test_two_jobs_may_share_a_range_of_ports(void **state)
+static void test_two_jobs_with_overlapping_ports_meet_separately(void **state)
 {
     Attack job[2] = {{.port = meeting_free_ports()},
                      {.kind = OTHER_JOB, .port = meeting_free_ports() + 3}};
@@ -317,8 +317,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_strangers_are_refused_and_delay_no_rank),
-        cmocka_unit_test(test_other_programs_may_hold_all_ports_but_one),
-        cmocka_unit_test(test_two_jobs_may_share_a_range_of_ports),
+        cmocka_unit_test(test_ranks_meet_although_other_programs_hold_all_ports_but_one),
+        cmocka_unit_test(test_two_jobs_with_overlapping_ports_meet_separately),
         cmocka_unit_test(test_a_file_left_by_a_dead_job_is_replaced),
     };
     return cmocka_run_group_tests_name("meeting strangers", tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* test_meeting_virtual.c -- up to 65,536 ranks that meet in virtual time. Rank 0's decisions, the
- * messages and the tree of the table are the program's; connections and time are made up. Bounds
- * on messages one after the other, and on connections and bytes of a process. */
+ * messages and the tree of the table are the program's; connections and time are made up. The test
+ * bounds the number of messages that follow one another, and the connections and bytes of each
+ * process. */
 #include "parallel/meeting/relay.h"
 
 #include "model/core/check.h"
@@ -17,15 +18,16 @@
 
 /* One process of the simulation. */
 typedef struct {
-    double asks, has, ready; /* when it has connected with its parent; has the table; says so */
+    double asks, has,
+        ready; /* times at which it has connected to its parent, has the table, and reports that */
     int connections;
     int64_t sent, received; /* bytes */
 } Virtual;
 
 static const double LATENCY = 0.001; /* seconds of one message */
 
-/* A connection: a handshake takes four messages, and the fifth may be sent at once. Returns when it
- * can be sent. */
+/* A connection: a handshake takes four messages, and the fifth may be sent at once. Returns the
+ * time at which it can be sent. */
 static double connects(Virtual *from, Virtual *to, double now)
 {
     from->connections++;
@@ -51,7 +53,7 @@ static int by_time(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* All greet rank 0, which decides. Returns when the last one is there. */
+/* Lets all ranks greet rank 0. Returns the time at which the last one has arrived. */
 static double greet_all(Desk *d, Virtual *v, int size, Bytes *table)
 {
     Bytes body = {0};
@@ -59,7 +61,7 @@ static double greet_all(Desk *d, Virtual *v, int size, Bytes *table)
     Table t;
     double last = 0;
     for (int i = 1; i < size; i++) {
-        /* Any order of arrival. */
+        /* The order of arrival differs from the order of ranks. */
         int rank = 1 + (int)((int64_t)(i - 1) * 7919 % (size - 1));
         double now = i * 1e-5;
         now = sends(&v[rank], &v[0], NULL, connects(&v[rank], &v[0], now));
@@ -82,8 +84,8 @@ static double greet_all(Desk *d, Virtual *v, int size, Bytes *table)
     return last;
 }
 
-/* The table goes down the tree; all say that they have it; rank 0 lets them go. Returns when the
- * last one may go. */
+/* Sends the table down the tree, lets all ranks report that they have it, and lets rank 0 end the
+ * meeting. Returns the time at which the last rank may leave. */
 static double pass_on(Desk *d, Virtual *v, int size, const Bytes *table, double now)
 {
     Bytes answer = {0};
@@ -120,7 +122,7 @@ static double pass_on(Desk *d, Virtual *v, int size, const Bytes *table, double 
     return last;
 }
 
-static void test_ten_thousand_virtual_ranks_connect_within_bounds(void **state)
+static void test_messages_connections_and_bytes_are_bounded_up_to_65536_ranks(void **state)
 {
     static const int sizes[] = {2, 17, 500, 10000, MEETING_MOST_RANKS};
     (void)state;
@@ -166,7 +168,7 @@ static void test_ten_thousand_virtual_ranks_connect_within_bounds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ten_thousand_virtual_ranks_connect_within_bounds),
+        cmocka_unit_test(test_messages_connections_and_bytes_are_bounded_up_to_65536_ranks),
     };
     return cmocka_run_group_tests_name("meeting virtual", tests, NULL, NULL);
 }

@@ -203,33 +203,33 @@ static void each_size(ScheduleKind kind, int chunks, bool evaluates)
             check_size(kind, p, chunks, m, evaluates);
 }
 
-static void test_gpipe_is_executed_correctly(void **state)
+static void test_gpipe_runs_correctly_with_the_least_idle_time(void **state)
 {
     (void)state;
     each_size(SCHEDULE_GPIPE, 1, false);
 }
 
-static void test_1f1b_is_executed_correctly(void **state)
+static void test_1f1b_runs_correctly_with_the_least_idle_time(void **state)
 {
     (void)state;
     each_size(SCHEDULE_1F1B, 1, false);
 }
 
-static void test_interleaved_is_executed_correctly(void **state)
+static void test_interleaved_runs_correctly_with_the_least_idle_time(void **state)
 {
     (void)state;
     for (int chunks = 1; chunks <= 4; chunks++)
         each_size(SCHEDULE_INTERLEAVED, chunks, false);
 }
 
-static void test_evaluation_has_the_least_idle_time(void **state)
+static void test_evaluations_run_correctly_with_the_least_idle_time(void **state)
 {
     (void)state;
     each_size(SCHEDULE_1F1B, 1, true);
     each_size(SCHEDULE_INTERLEAVED, 3, true);
 }
 
-static void test_many_stages_execute_a_schedule_correctly(void **state)
+static void test_16_stages_run_correctly_with_the_least_idle_time(void **state)
 {
     (void)state;
     check_size(SCHEDULE_GPIPE, 16, 1, 21, false);
@@ -242,7 +242,7 @@ static void test_many_stages_execute_a_schedule_correctly(void **state)
 }
 
 /* Shows that the counting stage detects a mistake: an activation is read as a gradient. */
-static void test_swapped_inputs_are_detected(void **state)
+static void test_reading_an_activation_as_a_gradient_is_detected(void **state)
 {
     (void)state;
     int planted = 0;
@@ -303,12 +303,12 @@ static void test_decoding_passes_through_all_stages_in_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpipe_is_executed_correctly),
-        cmocka_unit_test(test_1f1b_is_executed_correctly),
-        cmocka_unit_test(test_interleaved_is_executed_correctly),
-        cmocka_unit_test(test_evaluation_has_the_least_idle_time),
-        cmocka_unit_test(test_many_stages_execute_a_schedule_correctly),
-        cmocka_unit_test(test_swapped_inputs_are_detected),
+        cmocka_unit_test(test_gpipe_runs_correctly_with_the_least_idle_time),
+        cmocka_unit_test(test_1f1b_runs_correctly_with_the_least_idle_time),
+        cmocka_unit_test(test_interleaved_runs_correctly_with_the_least_idle_time),
+        cmocka_unit_test(test_evaluations_run_correctly_with_the_least_idle_time),
+        cmocka_unit_test(test_16_stages_run_correctly_with_the_least_idle_time),
+        cmocka_unit_test(test_reading_an_activation_as_a_gradient_is_detected),
         cmocka_unit_test(test_decoding_passes_through_all_stages_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

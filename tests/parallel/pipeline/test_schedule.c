@@ -176,7 +176,7 @@ static void test_bug_29_the_check_finds_every_injected_fault(void **state)
 
 /* Micro-batches 0 and 1 are exchanged on all stages alike: the schedule completes, but gradients
  * are added in another order. */
-static void test_the_check_detects_another_order_of_micro_batches(void **state)
+static void test_the_check_detects_micro_batches_in_the_wrong_order(void **state)
 {
     (void)state;
     char err[256] = "";
@@ -196,7 +196,6 @@ static void test_the_check_detects_another_order_of_micro_batches(void **state)
     schedule_free(&s[1]);
 }
 
-/* Random sizes beyond the range that is tested completely. */
 /* No fewer micro-batches than the returned number halve the bubble. */
 static void test_the_bubble_is_halved_by_the_fewest_micro_batches(void **state)
 {
@@ -215,6 +214,7 @@ static void test_the_bubble_is_halved_by_the_fewest_micro_batches(void **state)
     }
 }
 
+/* Random sizes beyond the range that is tested completely. */
 static void test_the_bubble_of_random_sizes_is_the_smallest_possible(void **state)
 {
     (void)state;
@@ -229,7 +229,7 @@ static void test_the_bubble_of_random_sizes_is_the_smallest_possible(void **stat
 
 /* The time to build a schedule is linear in the micro-batches: 100,000 take a fraction of a second.
  * The stages then need no more memory than with 16. */
-static void test_100000_micro_batches_are_scheduled_quickly(void **state)
+static void test_100000_micro_batches_need_at_most_16_slots_and_8_buffers(void **state)
 {
     (void)state;
     enum { MANY = 100000 };
@@ -252,7 +252,7 @@ static int64_t most_memory(void)
 }
 
 /* Computing the bubble and drawing the beginning allocate no memory for the actions. */
-static void test_bubble_and_drawing_allocate_no_actions(void **state)
+static void test_bubble_and_drawing_need_no_memory_for_the_actions(void **state)
 {
     (void)state;
     enum { MANY = 300000, LITTLE = 4 << 20 };
@@ -307,7 +307,7 @@ static void test_a_schedule_is_drawn_with_one_line_per_stage(void **state)
 
 /* With many stages the numbers of micro-batches are omitted, because otherwise no backward pass
  * would fit into the line. */
-static void test_many_stages_are_drawn_without_numbers(void **state)
+static void test_drawings_of_many_stages_omit_the_numbers_of_micro_batches(void **state)
 {
     (void)state;
     check_drawing(&(ScheduleSpec){SCHEDULE_1F1B, 11, 1, 11, false}, 80,
@@ -346,18 +346,17 @@ static void test_many_stages_are_drawn_without_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(
-            test_bubble_and_drawing_allocate_no_actions), /* first, because it measures the peak
-                                                             memory of the whole process */
+        /* Runs first, because it measures the peak memory of the whole process. */
+        cmocka_unit_test(test_bubble_and_drawing_need_no_memory_for_the_actions),
         cmocka_unit_test(test_one_stage_alternates_forward_and_backward),
         cmocka_unit_test(test_the_bubble_is_the_smallest_possible),
         cmocka_unit_test(test_the_bubble_is_halved_by_the_fewest_micro_batches),
         cmocka_unit_test(test_bug_29_the_check_finds_every_injected_fault),
-        cmocka_unit_test(test_the_check_detects_another_order_of_micro_batches),
+        cmocka_unit_test(test_the_check_detects_micro_batches_in_the_wrong_order),
         cmocka_unit_test(test_the_bubble_of_random_sizes_is_the_smallest_possible),
-        cmocka_unit_test(test_100000_micro_batches_are_scheduled_quickly),
+        cmocka_unit_test(test_100000_micro_batches_need_at_most_16_slots_and_8_buffers),
         cmocka_unit_test(test_a_schedule_is_drawn_with_one_line_per_stage),
-        cmocka_unit_test(test_many_stages_are_drawn_without_numbers),
+        cmocka_unit_test(test_drawings_of_many_stages_omit_the_numbers_of_micro_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

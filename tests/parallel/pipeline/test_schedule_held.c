@@ -194,7 +194,7 @@ static void check_widest(const ScheduleSpec *spec)
     free(one);
 }
 
-static void test_the_widest_evaluation_needs_as_much_memory_as_all_together(void **state)
+static void test_no_evaluation_needs_more_memory_than_the_widest(void **state)
 {
     (void)state;
     for (int stages = 1; stages <= 16; stages++)
@@ -207,7 +207,7 @@ static void test_the_widest_evaluation_needs_as_much_memory_as_all_together(void
 }
 
 /* Random sizes beyond the range that is tested completely. */
-static void test_slots_of_random_sizes_match_the_order_of_actions(void **state)
+static void test_slots_of_random_schedules_match_the_order_of_actions(void **state)
 {
     (void)state;
     for (uint64_t i = 0; i < 30; i++) {
@@ -220,9 +220,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slots_batches_and_buffers_match_the_order_of_actions),
-        cmocka_unit_test(test_slots_of_random_sizes_match_the_order_of_actions),
+        cmocka_unit_test(test_slots_of_random_schedules_match_the_order_of_actions),
         cmocka_unit_test(test_a_warm_up_needs_no_more_memory_than_a_step),
-        cmocka_unit_test(test_the_widest_evaluation_needs_as_much_memory_as_all_together),
+        cmocka_unit_test(test_no_evaluation_needs_more_memory_than_the_widest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

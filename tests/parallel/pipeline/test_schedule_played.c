@@ -200,7 +200,7 @@ static bool change(Schedule *s, uint64_t draw)
 }
 
 /* The check at a run's start accepts exactly what the simulation accepts. */
-static void test_the_check_and_the_simulation_agree(void **state)
+static void test_the_check_accepts_exactly_what_the_simulation_accepts(void **state)
 {
     (void)state;
     enum { CASES = 5000 };
@@ -234,7 +234,7 @@ int main(void)
         cmocka_unit_test(test_bug_31_one_slot_or_batch_too_few_is_detected),
         cmocka_unit_test(test_bug_34_fewer_micro_batches_than_stages_run_to_the_end),
         cmocka_unit_test(test_bug_29_sending_before_receiving_deadlocks),
-        cmocka_unit_test(test_the_check_and_the_simulation_agree),
+        cmocka_unit_test(test_the_check_accepts_exactly_what_the_simulation_accepts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,7 +105,7 @@ static void check_borders(const int *border, const int *expected, int n)
 /* Remaining blocks go to the last ranges. A head that costs as much as five blocks shares its range
  * with one block, and the other blocks are divided evenly. Squared costs of real models exceed 64
  * bits. */
-static void test_known_costs_give_known_splits(void **state)
+static void test_remaining_blocks_go_last_and_a_costly_head_gets_few_blocks(void **state)
 {
     (void)state;
     LayerCost even[14], gpt2[14];
@@ -148,7 +148,7 @@ static void test_a_deep_model_is_split_on_many_stages_within_a_second(void **sta
 
 /* GPT-2 small on four stages. Counted by operations, the head costs as much as 5 of the 12 blocks
  * and the embedding costs nothing. Counted by parameters, the tied table counts on both ends. */
-static void test_a_config_splits_by_operations_or_by_parameters(void **state)
+static void test_config_keys_choose_how_layers_are_split(void **state)
 {
     (void)state;
     static const struct {
@@ -176,9 +176,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_split_is_the_best_of_all_possible_ones),
-        cmocka_unit_test(test_known_costs_give_known_splits),
+        cmocka_unit_test(test_remaining_blocks_go_last_and_a_costly_head_gets_few_blocks),
         cmocka_unit_test(test_a_deep_model_is_split_on_many_stages_within_a_second),
-        cmocka_unit_test(test_a_config_splits_by_operations_or_by_parameters),
+        cmocka_unit_test(test_config_keys_choose_how_layers_are_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

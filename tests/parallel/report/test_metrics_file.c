@@ -279,8 +279,8 @@ static void go_back(const char *lines)
     assert_text("metrics.jsonl", LINE("start", "0") LINE("train", "1") LINE("note", "1"));
 }
 
-/* The lines of later steps move aside, over a file of as many lines or fewer. One that has more
- * stays. */
+/* The lines of later steps move to the file aside.jsonl, which they replace unless it has more
+ * lines. */
 static void returning_to_an_earlier_step_moves_lines_aside_but_never_over_more_lines(void **unused)
 {
     (void)unused;

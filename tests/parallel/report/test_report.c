@@ -68,7 +68,7 @@ static void the_table_has_all_figures_of_a_step_in_one_row(void **unused)
     assert_table(TRAIN("1", "null"), "r,1,16,1024,,0.004,0.5,1,,,,\n");
 }
 
-static void sets_have_columns_and_plots_of_their_own(void **unused)
+static void each_evaluation_set_has_its_own_columns_and_plot(void **unused)
 {
     (void)unused;
     char *table, *page;
@@ -110,7 +110,7 @@ static void sets_have_columns_and_plots_of_their_own(void **unused)
     free(page);
 }
 
-static void the_name_of_a_run_is_quoted_where_a_table_needs_it(void **unused)
+static void a_run_name_with_commas_or_quotes_is_quoted_in_csv(void **unused)
 {
     (void)unused;
     char *table;
@@ -150,7 +150,7 @@ static void lines_that_cannot_be_read_are_counted(void **unused)
     history_free(&h);
 }
 
-static void the_exposed_communication_is_a_part_of_the_time(void **unused)
+static void exposed_communication_is_read_as_a_part_of_the_time(void **unused)
 {
     (void)unused;
     History h = read_text(
@@ -218,7 +218,7 @@ static void a_plot_has_a_gap_where_a_loss_is_not_finite(void **unused)
 }
 
 /* The ticks of an axis have as many decimals as the distance between them needs. */
-static void the_labels_of_an_axis_are_short(void **unused)
+static void axis_labels_have_no_more_decimals_than_their_distance_needs(void **unused)
 {
     (void)unused;
     static const struct {
@@ -299,7 +299,7 @@ static void a_step_after_the_last_possible_one_is_a_bad_line(void **unused)
     history_free(&h);
 }
 
-/* The largest steps of a double give a plot that ends. */
+/* At step 2^53 a double cannot represent the next step, so a loop over the ticks might not end. */
 static void a_plot_with_the_largest_step_numbers_terminates(void **unused)
 {
     (void)unused;
@@ -321,7 +321,7 @@ static void a_plot_with_the_largest_step_numbers_terminates(void **unused)
     free(text);
 }
 
-/* A line of 64 MiB is passed over, and does not lie in memory. */
+/* A line of 64 MiB is skipped, and is never held in memory as a whole. */
 static void a_very_long_line_takes_no_memory(void **unused)
 {
     (void)unused;
@@ -343,7 +343,7 @@ static void a_very_long_line_takes_no_memory(void **unused)
     fclose(file);
 }
 
-static void changed_metrics_break_neither_reader_nor_page(void **unused)
+static void randomly_changed_metrics_never_crash_the_reader_or_the_page(void **unused)
 {
     (void)unused;
     static const char valid[] = START("0") TRAIN("1", "2.5") SPEED("1", "10") VAL("1", "3")
@@ -354,20 +354,21 @@ static void changed_metrics_break_neither_reader_nor_page(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_very_long_line_takes_no_memory), /* first: memory is a maximum */
+        cmocka_unit_test(a_very_long_line_takes_no_memory), /* first, because getrusage reports the
+                                                               maximum so far */
         cmocka_unit_test(a_step_after_the_last_possible_one_is_a_bad_line),
         cmocka_unit_test(a_plot_with_the_largest_step_numbers_terminates),
         cmocka_unit_test(the_table_has_all_figures_of_a_step_in_one_row),
-        cmocka_unit_test(sets_have_columns_and_plots_of_their_own),
-        cmocka_unit_test(the_name_of_a_run_is_quoted_where_a_table_needs_it),
+        cmocka_unit_test(each_evaluation_set_has_its_own_columns_and_plot),
+        cmocka_unit_test(a_run_name_with_commas_or_quotes_is_quoted_in_csv),
         cmocka_unit_test(the_last_of_several_lines_about_a_step_is_used),
         cmocka_unit_test(lines_that_cannot_be_read_are_counted),
-        cmocka_unit_test(the_exposed_communication_is_a_part_of_the_time),
+        cmocka_unit_test(exposed_communication_is_read_as_a_part_of_the_time),
         cmocka_unit_test(a_page_escapes_every_text_of_a_run),
-        cmocka_unit_test(the_labels_of_an_axis_are_short),
+        cmocka_unit_test(axis_labels_have_no_more_decimals_than_their_distance_needs),
         cmocka_unit_test(a_plot_has_a_gap_where_a_loss_is_not_finite),
         cmocka_unit_test(a_page_keeps_its_limit_however_long_the_runs_are),
-        cmocka_unit_test(changed_metrics_break_neither_reader_nor_page),
+        cmocka_unit_test(randomly_changed_metrics_never_crash_the_reader_or_the_page),
     };
     return cmocka_run_group_tests_name("report", tests, NULL, NULL);
 }

@@ -13,7 +13,8 @@
 
 #include <cmocka.h>
 
-/* Counts the steps, what is due before the last step, and each kind of work once at the end. */
+/* The remaining time counts the steps, what is due before the last step, and each kind of work once
+ * at the end. */
 static void the_remaining_time_includes_due_evaluations_samples_and_saves(void **unused)
 {
     (void)unused;
@@ -69,7 +70,8 @@ static void test_layer_communication_counts_as_part_of_the_micro_batch(void **st
     assert_true(times.update == 4 && times.communication == 16 && times.fill == 0);
 }
 
-/* It is shown after five steps, after five seconds of steps, or when no step is left. */
+/* The remaining time is shown after five steps, after five seconds of steps, or when no step is
+ * left. */
 static void the_remaining_time_is_shown_after_five_steps_or_five_seconds(void **unused)
 {
     (void)unused;

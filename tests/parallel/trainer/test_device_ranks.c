@@ -84,7 +84,7 @@ static void test_a_rank_has_its_share_of_its_machines_cores(void **state)
     open_devices("aab", (Ask){"auto", -1, 3, 3, ""});
 }
 
-static void test_all_ranks_compute_with_the_lowest_level_of_their_cpus(void **state)
+static void test_all_ranks_use_the_lowest_instruction_level_of_their_cpus(void **state)
 {
     const char *best = cpu_level_text(cpu_level_best()),
                *lowest = cpu_level_text(CPU_LEVEL_BASELINE);
@@ -95,7 +95,7 @@ static void test_all_ranks_compute_with_the_lowest_level_of_their_cpus(void **st
     open_devices("aabb", (Ask){"baseline", -1, 1, 1, lowest});
 }
 
-static void test_a_level_that_a_rank_lacks_is_refused(void **state)
+static void test_a_cpu_level_that_a_rank_lacks_is_refused(void **state)
 {
     Ask ask = {"x86-64-v3", 2, 1, 1, "avx2 (v3)"};
     (void)state;
@@ -114,7 +114,7 @@ static void test_a_level_that_a_rank_lacks_is_refused(void **state)
 }
 
 /* A run that launchers have started on two machines ends in time, and one message says where. */
-static void test_a_level_that_a_joined_rank_lacks_ends_all_ranks(void **state)
+static void test_a_cpu_level_that_a_joined_rank_lacks_ends_all_ranks(void **state)
 {
     static Ask ask;
     (void)state;
@@ -139,9 +139,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rank_has_its_share_of_its_machines_cores),
-        cmocka_unit_test(test_all_ranks_compute_with_the_lowest_level_of_their_cpus),
-        cmocka_unit_test(test_a_level_that_a_rank_lacks_is_refused),
-        cmocka_unit_test(test_a_level_that_a_joined_rank_lacks_ends_all_ranks),
+        cmocka_unit_test(test_all_ranks_use_the_lowest_instruction_level_of_their_cpus),
+        cmocka_unit_test(test_a_cpu_level_that_a_rank_lacks_is_refused),
+        cmocka_unit_test(test_a_cpu_level_that_a_joined_rank_lacks_ends_all_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -185,7 +185,7 @@ static int works(const Flight *f, FlightWork work)
 }
 
 /* Each micro-batch is awaited, in steps and in evaluations. */
-static void test_waits_for_data_are_recorded(void **state)
+static void test_the_flight_recorder_records_waits_for_data(void **state)
 {
     static const char *const sets[] = {"gradient_accumulation_steps=2", NULL};
     Opened o;
@@ -199,7 +199,7 @@ static void test_waits_for_data_are_recorded(void **state)
 }
 
 /* What a resume reads. */
-static void test_reading_a_checkpoint_is_recorded(void **state)
+static void test_the_flight_recorder_records_reading_a_checkpoint(void **state)
 {
     static const char *const sets[] = {NULL};
     const Folder *folder = *state;
@@ -220,7 +220,7 @@ static void test_reading_a_checkpoint_is_recorded(void **state)
 }
 
 /* Each print, and each line of a file. */
-static void test_prints_and_writes_are_recorded(void **state)
+static void test_the_flight_recorder_records_prints_and_writes(void **state)
 {
     const Folder *folder = *state;
     char err[512];
@@ -252,9 +252,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_recorded_entries_of_all_ranks_are_consistent),
         cmocka_unit_test(test_the_flight_recorder_changes_no_bit),
-        cmocka_unit_test(test_waits_for_data_are_recorded),
-        cmocka_unit_test(test_reading_a_checkpoint_is_recorded),
-        cmocka_unit_test(test_prints_and_writes_are_recorded),
+        cmocka_unit_test(test_the_flight_recorder_records_waits_for_data),
+        cmocka_unit_test(test_the_flight_recorder_records_reading_a_checkpoint),
+        cmocka_unit_test(test_the_flight_recorder_records_prints_and_writes),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

@@ -287,7 +287,7 @@ static void drift(Comm *world, void *context)
 
 /* With states on the host a step ends before its updates. On devices that do their work only when
  * somebody waits for it, they are compared after the updates all the same. */
-static void test_late_updates_are_waited_for(void **state)
+static void test_weights_are_compared_only_after_late_updates_have_finished(void **state)
 {
     const char *const sets[] = {"device=cpu", DP2, OFFLOAD, NULL};
     Job job = {0};
@@ -299,8 +299,8 @@ static void test_late_updates_are_waited_for(void **state)
     late_devices(false);
 }
 
-/* Flips a bit of every parameter of one rank in turn. Those of which another rank holds a copy must
- * be found. */
+/* Flips a bit of every parameter of one rank in turn. Flips in parameters that another rank also
+ * holds must be found. */
 static void every_row(Comm *world, void *context)
 {
     const Job *job = context;
@@ -323,7 +323,7 @@ static void every_row(Comm *world, void *context)
     trainer_close(&t);
 }
 
-static void test_every_row_that_several_ranks_hold_is_compared(void **state)
+static void test_a_flipped_bit_in_any_parameter_of_several_ranks_is_found(void **state)
 {
     const char *const sets[] = {
         "parallel.tensor=4",    "parallel.pipeline=2",    TIED, "model.bias=true",
@@ -353,12 +353,12 @@ static void two_stages(Comm *world, void *context)
     Trainer t;
     training_open_rank(&t, world, &job->shared);
     check(&t, "at the start", "");
-    int hashes = ops_issued(&t, OP_hash), expected = tied ? 3 : 0; /* weights, two averages */
+    int hashes = ops_issued(&t, OP_hash), expected = tied ? 3 : 0; /* weights, two moments */
     if (hashes != expected) rank_wrong(world, "%d hashes, not %d", hashes, expected);
     trainer_close(&t);
 }
 
-static void test_rows_that_no_other_rank_holds_are_not_hashed(void **state)
+static void test_parameters_that_only_one_rank_holds_are_not_hashed(void **state)
 {
     static const char *const tables[] = {TIED, "model.tie_word_embeddings=false"};
     for (int i = 0; i < 2; i++) {
@@ -374,9 +374,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_flipped_bit_is_found_and_named),
-        cmocka_unit_test(test_late_updates_are_waited_for),
-        cmocka_unit_test(test_every_row_that_several_ranks_hold_is_compared),
-        cmocka_unit_test(test_rows_that_no_other_rank_holds_are_not_hashed),
+        cmocka_unit_test(test_weights_are_compared_only_after_late_updates_have_finished),
+        cmocka_unit_test(test_a_flipped_bit_in_any_parameter_of_several_ranks_is_found),
+        cmocka_unit_test(test_parameters_that_only_one_rank_holds_are_not_hashed),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

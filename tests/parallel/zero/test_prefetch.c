@@ -117,7 +117,7 @@ static const int64_t ten[UNITS] = {10, 10, 10, 10, 10, 10, 10, 10, 10};
 
 /* Without a limit a unit is gathered once per step; with a reuse distance of 0, at every use. It is
  * gathered just before its use, or earlier if the prefetch bucket has room. */
-static void test_each_key_has_its_effect_on_the_plan(void **state)
+static void test_the_plan_obeys_reuse_distance_prefetch_size_and_live_limit(void **state)
 {
     (void)state;
     Use uses[MOST_USES];
@@ -193,7 +193,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_38_random_gather_plans_are_valid),
-        cmocka_unit_test(test_each_key_has_its_effect_on_the_plan),
+        cmocka_unit_test(test_the_plan_obeys_reuse_distance_prefetch_size_and_live_limit),
         cmocka_unit_test(test_reuse_distance_is_counted_in_elements),
         cmocka_unit_test(test_the_smallest_limit_is_the_largest_pair_of_successive_units),
     };

@@ -44,7 +44,7 @@ static void assert_close(const ZeroResult *a, const ZeroResult *b, const ZeroCas
 
 /* Several ranks with one micro-batch each equal one rank with as many micro-batches, for every
  * shape. */
-static void test_several_ranks_give_the_same_results_as_one(void **state)
+static void test_several_ranks_match_one_rank_with_as_many_micro_batches(void **state)
 {
     (void)state;
     for (int i = 0; i < ZERO_SHAPES; i++) {
@@ -117,13 +117,13 @@ static void compare_stages(int against, int from, int to, int64_t micros, double
     }
 }
 
-static void test_stages_0_and_1_have_the_same_bits(void **state)
+static void test_zero_stages_0_and_1_give_the_same_bits(void **state)
 {
     (void)state;
     compare_stages(0, 1, 1, 3, 0);
 }
 
-static void test_stages_have_the_same_bits_with_one_micro_batch(void **state)
+static void test_all_zero_stages_give_the_same_bits_with_one_micro_batch(void **state)
 {
     (void)state;
     compare_stages(0, 2, 3, 1, 0);
@@ -131,7 +131,7 @@ static void test_stages_have_the_same_bits_with_one_micro_batch(void **state)
 
 /* Stages 0 and 1 first add over micro-batches and then over ranks; stages 2 and 3 the other way
  * round. */
-static void test_stages_are_close_with_several_micro_batches(void **state)
+static void test_zero_stages_agree_closely_with_several_micro_batches(void **state)
 {
     (void)state;
     compare_stages(0, 2, 2, 3, 1e-12);
@@ -151,7 +151,7 @@ static void check_no_bit(const ZeroCase *c, const ZeroResult *want, const char *
 
 /* The bits do not depend on how collectives are grouped and delayed, or on which collective is
  * used. Bug 39: no element is lost or repeated at the end of a bucket. */
-static void test_bug_39_buckets_and_overlap_change_no_bit(void **state)
+static void test_bug_39_bucket_sizes_and_overlap_change_no_bit(void **state)
 {
     (void)state;
     static const int64_t bucket[] = {1, 700, 3000, 1000000000};
@@ -198,7 +198,7 @@ static int64_t largest_two(const GptShape *shape, int ranks)
 
 /* The bits do not depend on which weights are prefetched, kept for the next use, or never sharded.
  * Bug 38: weights that were gathered before an update, or have been dropped, are not used. */
-static void test_bug_38_gathers_change_no_bit(void **state)
+static void test_bug_38_prefetching_or_keeping_weights_changes_no_bit(void **state)
 {
     (void)state;
     static const int64_t elements[] = {0, 700, 6000, 1000000000};
@@ -263,7 +263,7 @@ static void look_for_idle_buffers(Comm *world, void *context)
 }
 
 /* Tests fill idle buffers with NaN. A buffer that is never reported as idle would escape them. */
-static void test_the_gather_buffer_is_idle_between_uses(void **state)
+static void test_the_gather_buffer_counts_as_idle_only_between_uses(void **state)
 {
     (void)state;
     ZeroCase c = zero_case(zero_shape(0), 2, 3);
@@ -321,14 +321,14 @@ static void test_a_limit_too_small_for_two_units_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_several_ranks_give_the_same_results_as_one),
+        cmocka_unit_test(test_several_ranks_match_one_rank_with_as_many_micro_batches),
         cmocka_unit_test(test_bug_35_36_every_weight_is_updated),
-        cmocka_unit_test(test_stages_0_and_1_have_the_same_bits),
-        cmocka_unit_test(test_stages_have_the_same_bits_with_one_micro_batch),
-        cmocka_unit_test(test_stages_are_close_with_several_micro_batches),
-        cmocka_unit_test(test_bug_39_buckets_and_overlap_change_no_bit),
-        cmocka_unit_test(test_bug_38_gathers_change_no_bit),
-        cmocka_unit_test(test_the_gather_buffer_is_idle_between_uses),
+        cmocka_unit_test(test_zero_stages_0_and_1_give_the_same_bits),
+        cmocka_unit_test(test_all_zero_stages_give_the_same_bits_with_one_micro_batch),
+        cmocka_unit_test(test_zero_stages_agree_closely_with_several_micro_batches),
+        cmocka_unit_test(test_bug_39_bucket_sizes_and_overlap_change_no_bit),
+        cmocka_unit_test(test_bug_38_prefetching_or_keeping_weights_changes_no_bit),
+        cmocka_unit_test(test_the_gather_buffer_counts_as_idle_only_between_uses),
         cmocka_unit_test(test_queued_updates_of_a_unit_are_gathered_when_it_is_used),
         cmocka_unit_test(test_a_limit_too_small_for_two_units_is_refused),
     };

@@ -114,7 +114,7 @@ static void test_partial_gradients_of_every_kind_of_row_are_summed(void **state)
 
 /* Tests how units share collectives, and in which dtype gradients are sent between data-parallel
  * ranks. */
-static void test_gradients_are_right_with_every_bucket_size_and_dtype_sent(void **state)
+static void test_gradients_sent_in_buckets_and_in_bf16_are_correct(void **state)
 {
     (void)state;
     for (int i = first_case(sample_step(1, 9)); i < 32; i += sample_step(1, 9)) {
@@ -157,7 +157,7 @@ static void test_bug_30_both_stages_of_a_tied_table_get_the_same_sum(void **stat
 }
 
 /* Uses gradients whose sum depends on the order of addition. */
-static void test_stages_have_the_same_bits(void **state)
+static void test_zero_stages_give_the_same_gradient_bits_on_every_grid(void **state)
 {
     (void)state;
     GridPlace size;
@@ -198,7 +198,7 @@ static void run_case(void *context)
 
 /* The limit of gathered weights is the same for all pipeline stages, so the error message gives the
  * largest requirement, also on stages that need less. */
-static void test_a_refused_limit_names_the_largest_need_of_all_stages(void **state)
+static void test_the_error_about_a_small_limit_gives_the_need_of_the_largest_stage(void **state)
 {
     (void)state;
     ZeroGridCase c = zero_grid_case((GridPlace){3, 2, 1, 1}, 3);
@@ -275,7 +275,7 @@ static void count_both_homes(Grid *grid, ParamTable *table)
     if (grid->at.pp == home->stage[1]) *home = (Home){{home->stage[1], home->stage[0]}, 2};
 }
 
-static void test_injected_faults_are_detected(void **state)
+static void test_missing_and_repeated_gradient_sums_are_detected(void **state)
 {
     (void)state;
     static const struct {
@@ -307,7 +307,7 @@ static void test_injected_faults_are_detected(void **state)
 }
 
 /* Injected fault: the norm counts a row once for each tensor-parallel rank that holds it. */
-static void test_a_row_that_several_ranks_count_is_detected(void **state)
+static void test_a_norm_that_counts_a_row_on_several_ranks_is_detected(void **state)
 {
     (void)state;
     for (int tp = 1; tp <= 2; tp++) {
@@ -325,12 +325,12 @@ int main(void)
         cmocka_unit_test(test_bug_13_14_15_every_grid_counts_each_gradient_once),
         cmocka_unit_test(test_shard_groups_sum_each_gradient_once_and_send_no_more_than_they_must),
         cmocka_unit_test(test_partial_gradients_of_every_kind_of_row_are_summed),
-        cmocka_unit_test(test_gradients_are_right_with_every_bucket_size_and_dtype_sent),
+        cmocka_unit_test(test_gradients_sent_in_buckets_and_in_bf16_are_correct),
         cmocka_unit_test(test_bug_30_both_stages_of_a_tied_table_get_the_same_sum),
-        cmocka_unit_test(test_stages_have_the_same_bits),
-        cmocka_unit_test(test_a_refused_limit_names_the_largest_need_of_all_stages),
-        cmocka_unit_test(test_injected_faults_are_detected),
-        cmocka_unit_test(test_a_row_that_several_ranks_count_is_detected),
+        cmocka_unit_test(test_zero_stages_give_the_same_gradient_bits_on_every_grid),
+        cmocka_unit_test(test_the_error_about_a_small_limit_gives_the_need_of_the_largest_stage),
+        cmocka_unit_test(test_missing_and_repeated_gradient_sums_are_detected),
+        cmocka_unit_test(test_a_norm_that_counts_a_row_on_several_ranks_is_detected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ static void check_bf16_on_the_wire(GptShape shape, double factor)
     zero_result_free(&exact);
 }
 
-static void test_bug_40_gradients_can_be_sent_in_bf16(void **state)
+static void test_bug_40_gradients_of_any_size_keep_their_leading_digits_in_bf16(void **state)
 {
     static const double factor[] = {1, 1e-6, 1e4};
     (void)state;
@@ -212,7 +212,7 @@ static void test_config_keys_choose_how_gradients_are_sent(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_40_gradients_can_be_sent_in_bf16),
+        cmocka_unit_test(test_bug_40_gradients_of_any_size_keep_their_leading_digits_in_bf16),
         cmocka_unit_test(test_bug_18_the_norm_is_computed_from_the_stored_sums),
         cmocka_unit_test(test_elements_sent_and_bytes_stored_match_formulas),
         cmocka_unit_test(test_config_keys_choose_how_gradients_are_sent),
