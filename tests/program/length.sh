@@ -29,7 +29,8 @@ steps=4
 alike "length: the stopped run has the same losses as the whole one" whole timed
 
 # ---- the end of a batch job ------------------------------------------------------------------------------------------------
-# in_job SECONDS COMMAND...: runs the command in a job that ends in so many seconds
+# in_job SECONDS COMMAND...: runs the command in a job that ends in so many seconds, or up to a second sooner. An end that is over
+# when the program reads it does not count, so there must be enough seconds for its start on a busy machine.
 in_job() {
     env SLURM_JOB_ID=17 SLURM_NTASKS=1 SLURM_RESTART_COUNT=2 SLURM_JOB_NODELIST='n[1-2]' \
         SLURM_JOB_END_TIME=$(($(date +%s) + $1)) timeout 60 "${@:2}"
@@ -50,7 +51,7 @@ done
 check "length: metrics.jsonl names the job" grep -q '"event": "start", .*"job":"SLURM job 17, restart 2, on n\[1-2\]"' job1/metrics.jsonl
 check "length: commands.txt names the job" grep -q '^# attempt 0, .*, SLURM job 17, restart 2, on n\[1-2\]$' job1/commands.txt
 first=$(checkpoint_steps job1 | tail -n 1)
-expect_code "length: a job that is nearly over still makes a step" 85 in_job 1 "$TRAIN" "$TINY" "${long[@]}" --set parallel.timeout=60 \
+expect_code "length: a job that is nearly over still makes a step" 85 in_job 3 "$TRAIN" "$TINY" "${long[@]}" --set parallel.timeout=60 \
     --out job1
 check "length: one step was trained in the job that is nearly over" test "$(checkpoint_steps job1 | tail -n 1)" -gt "$first"
 expect_code "length: a job whose end is over does not stop a run" 0 in_job -100 "$TRAIN" "$TINY" "${options[@]}" --out late
