@@ -21,9 +21,9 @@ typedef struct {
     Tensor in;
     Tensor dnormed; /* (N, C): gradient of `in` */
     Tensor logits;  /* (chunk, Vp), where Vp is the padded vocabulary */
-    /* For the vocabulary-parallel loss, in the compute dtype: `most` (chunk) is the largest logit
-     * of each row, `terms` (chunk, 2) its sum of exponentials and its target's logit. Absent if the
-     * rank has all columns. */
+    /* For the vocabulary-parallel loss, in the compute dtype. For each row `most` (chunk) is the
+     * largest logit, and `terms` (chunk, 2) is {sum of exp(logit - most), target's logit - most}.
+     * Absent if the rank has all columns. */
     Tensor most, terms;
     Tensor losses; /* (N): loss of each row, in the compute dtype */
     int64_t chunk; /* number of rows in a chunk */

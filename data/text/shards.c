@@ -10,7 +10,7 @@
 enum {
     SHARD_TOKENS = 100000000, /* maximum number of tokens per shard */
     PIECE = 1 << 18,          /* bytes of text that a thread encodes at a time */
-    PIECES_PER_THREAD = 4,    /* pieces per thread that are encoded before any is written */
+    PIECES_PER_THREAD = 4,    /* with several threads: encoded per thread before any is written */
 };
 
 /* The state of writing one split. */

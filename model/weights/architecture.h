@@ -46,8 +46,8 @@ char *architecture_config(const Architecture *a, DType dtype, const char *tokeni
 bool architecture_of(const Config *config, Architecture *out, char *err, size_t n);
 
 /* Returns whether a run of the config computes the same as a model with the architecture's sliding
- * window. It does if no sequence can be longer than the window (model.max_position_embeddings). If
- * not, sets err to a message with the keys to set. */
+ * window. It does if model.max_position_embeddings, the length of the longest sequence, is not more
+ * than the window. If not, sets err to a message with the keys to set. */
 bool architecture_check_window(const Architecture *a, const Config *config, char *err, size_t n);
 
 #endif

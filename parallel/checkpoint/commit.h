@@ -42,8 +42,8 @@ bool save_make_temporary(Save *save);
 /* Writes the indexes and the manifest next to the writers' files, syncs the folder (the end of step
  * 1), and opens it as any reader would (step 2). */
 bool save_complete(Save *save);
-/* Does steps 3 to 5: renames the temporary folder to the checkpoint's name, and syncs its parents.
- */
+/* Does steps 3 to 5: moves another folder with the checkpoint's name aside, gives this name to the
+ * temporary folder, and syncs its parents. */
 bool save_commit(Save *save);
 /* Removes the temporary folder. */
 void save_remove_temporary(Save *save);

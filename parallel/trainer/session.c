@@ -289,7 +289,7 @@ void session_init_weights(Session *s)
     param_init(&s->dev, s->params, (uint64_t)s->config->seed);
 }
 
-/* A parameter is one range of its unit, and a rank has at most one contiguous part of a unit. So
+/* A parameter is contiguous in its unit, and a rank has at most one contiguous part of a unit. So
  * each parameter has at most one extent. */
 void session_extents(Session *s, Purpose purpose, SessionExtent *out)
 {

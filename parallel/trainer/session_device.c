@@ -39,8 +39,8 @@ DeviceFacts session_facts(const Config *config)
     if (!session_on_cuda(config)) return (DeviceFacts){0};
     const char *name = device_name(config);
     DeviceSurvey seen = device_survey(name);
-    /* If there are more ranks than GPUs on this machine, the other ranks are on other machines,
-     * each with its own GPU. Then only the GPUs of this machine are examined. */
+    /* If each rank has its own GPU and there are more ranks than GPUs on this machine, the other
+     * ranks are on other machines. Then only the GPUs of this machine are examined. */
     bool fewer = gpus_each(seen, config->world) && seen.count < config->world;
     return device_survey_facts(name, fewer ? seen.count : config->world);
 }

@@ -73,7 +73,7 @@ static void the_bytes_follow_the_tensorboard_format(void **unused)
     free(data);
 }
 
-static void a_sample_is_written_as_a_tensor_of_one_string(void **unused)
+static void a_text_is_written_as_a_tensor_of_one_string(void **unused)
 {
     (void)unused;
     enum { LONG = 3000 };
@@ -206,7 +206,7 @@ int main(void)
     log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_bytes_follow_the_tensorboard_format),
-        cmocka_unit_test(a_sample_is_written_as_a_tensor_of_one_string),
+        cmocka_unit_test(a_text_is_written_as_a_tensor_of_one_string),
         cmocka_unit_test(a_file_truncated_at_any_byte_keeps_its_complete_records),
         cmocka_unit_test(a_resumed_run_cuts_its_own_events_back),
         cmocka_unit_test(a_run_that_starts_again_moves_its_old_events_to_another_file),

@@ -232,7 +232,7 @@ static void test_only_small_units_are_sent_together_in_one_group_of_calls(void *
 
 /* Without overlap_comm, each sum and each gather of the store is waited for at once, so the rules
  * must report it. What tensor-parallel ranks and stages send does not depend on this key. */
-static void test_the_rules_report_all_waits_of_the_store_without_overlap_comm(void **state)
+static void test_the_rules_report_the_waits_of_the_store_without_overlap_comm(void **state)
 {
     const int every = getenv("TEST_SAMPLE") ? 3 : 1;
     for (int i = 0; i < ROWS; i += every) {
@@ -287,7 +287,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_step_with_overlap_comm_has_no_needless_wait),
         cmocka_unit_test(test_only_small_units_are_sent_together_in_one_group_of_calls),
-        cmocka_unit_test(test_the_rules_report_all_waits_of_the_store_without_overlap_comm),
+        cmocka_unit_test(test_the_rules_report_the_waits_of_the_store_without_overlap_comm),
         cmocka_unit_test(test_every_rule_detects_a_planted_needless_wait),
     };
     return cmocka_run_group_tests_name("step graph", tests, trainer_folder_setup,

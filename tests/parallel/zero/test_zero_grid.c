@@ -275,7 +275,7 @@ static void count_both_homes(Grid *grid, ParamTable *table)
     if (grid->at.pp == home->stage[1]) *home = (Home){{home->stage[1], home->stage[0]}, 2};
 }
 
-static void test_missing_and_repeated_gradient_sums_are_detected(void **state)
+static void test_missing_and_repeated_sums_and_counts_are_detected(void **state)
 {
     (void)state;
     static const struct {
@@ -329,7 +329,7 @@ int main(void)
         cmocka_unit_test(test_bug_30_both_stages_of_a_tied_table_get_the_same_sum),
         cmocka_unit_test(test_zero_stages_give_the_same_gradient_bits_on_every_grid),
         cmocka_unit_test(test_the_error_about_a_small_limit_gives_the_need_of_the_largest_stage),
-        cmocka_unit_test(test_missing_and_repeated_gradient_sums_are_detected),
+        cmocka_unit_test(test_missing_and_repeated_sums_and_counts_are_detected),
         cmocka_unit_test(test_a_norm_that_counts_a_row_on_several_ranks_is_detected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
