@@ -179,7 +179,7 @@ struct Config {
     struct {
         GradDtype grad_accum_dtype;
     } data_types;
-    /* Sizes are in elements. Only `stage` changes results (by rounding); the other keys do not. */
+    /* Sizes are in elements. Only `stage` changes results; the other keys keep them bitwise. */
     struct {
         int64_t stage;       /* ZeRO stage, 0 to 3 */
         bool reduce_scatter; /* false: gradients are all-reduced at every stage */

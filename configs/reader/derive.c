@@ -65,8 +65,8 @@ static void displace_sources(Load *load)
     }
 }
 
-/* Resets params in the file that the optimizer, scheduler or RoPE scaling does not have whose type
- * a --set has chosen. */
+/* If a --set has chosen the type of the optimizer, scheduler or RoPE scaling, resets params in the
+ * file that this type does not have. */
 static void displace_params(Load *load)
 {
     for (int i = 0; i < option_count; i++) {

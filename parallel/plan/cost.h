@@ -2,14 +2,14 @@
  * describes (hardware.h). Closed forms of one kernel, collective or message; replay.h puts them
  * together. All results are predictions in seconds. No result decreases when a size grows.
  *
- *   product m x n x k    launch + 2 (m + e)(n + e)(k + e) / (sustained x most x peak), or the
- *                        time to move its bytes, if that is longer; e is the hardware's
- * product.edge attention            launch + flops / (peak x share x T / (T + length)), for heads
- * of 128 other ops, copies    launch + bytes / (memory_bandwidth x memory_efficiency); for an
- * update of states on the host, half their bytes / host_bandwidth if that takes longer collective
- * collective + hops x latency + bytes on the slowest link / its bandwidth, the best of the
- * algorithms and protocols that NCCL chooses from messages             collective + latency + bytes
- * / bandwidth of the busier direction
+ *   product m x n x k    launch + 2 (m + e)(n + e)(k + e) / (sustained x most x peak), or the time
+ *                        to move its bytes, if that is longer; e is the hardware's product.edge
+ *   attention            launch + flops / (peak x share x T / (T + length)), for heads of 128
+ *   other ops, copies    launch + bytes / (memory_bandwidth x memory_efficiency); for an update of
+ *                        states on the host, half their bytes / host_bandwidth if that takes longer
+ *   collective           collective + hops x latency + bytes on the slowest link / its bandwidth,
+ *                        the best of the algorithms and protocols that NCCL chooses from
+ *   messages             collective + latency + bytes / bandwidth of the busier direction
  *
  * A group whose ranks are all on one node uses the links inside the node. In any other group, each
  * node sends and receives over a share of its network interfaces: as large a share as that of its

@@ -90,7 +90,7 @@ const Config *plan_settle(const Config *config, const Hardware *hardware, char *
 const Config *plan_settle_run(const Config *config, const char *run, const Hardware *hardware,
                               ExitCode *code, char *err, size_t n);
 
-/* Plans a config that plan_settle has completed; it must outlive the plan. Does not set `range`.
+/* Plans a config that plan_settle has completed; it must outlive the plan. `range` stays 0.
  * Free with plan_free. Returns false and sets `err` if the grid has too many ranks. */
 bool plan_make(Plan *plan, const Config *config, const Hardware *hardware, char *err, size_t n);
 /* Sets plan->remedy if the plan does not fit. Plans the memory for other shares of states on the

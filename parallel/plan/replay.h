@@ -14,7 +14,7 @@
  *
  *   exposed_dp   collectives of groups not named below, and other work of the comm stream
  *   exposed_tp   collectives of "tp" and "kv" on this stage, and other work of the tp stream
- *   exposed_pp messages, and collectives across stages
+ *   exposed_pp   messages, and collectives across stages
  *   copies       work of the copy stream
  *   exposed_host updates of states on the host, on the update stream
  *   bubble       another stage's computation (and its collectives of tp and kv, which are part of

@@ -95,8 +95,8 @@ static int compare_prospects(const void *x, const void *y)
     return a->number < b->number ? -1 : 1;
 }
 
-/* Inserts a planned layout among the best ones, unless it does not fit or is slower than all of
- * them. */
+/* Inserts a planned layout among the best ones, unless it does not fit or SEARCH_BEST others are at
+ * least as fast. */
 static void insert(PlanSearch *s, const PlanLayout *layout, double seconds)
 {
     if (!isfinite(seconds)) return;

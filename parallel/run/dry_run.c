@@ -29,7 +29,8 @@ Pace run_pace(const Run *run, int64_t accumulation)
     int64_t batches = loader_batches(run->trainer.val);
     for (int i = 0; i < run->trainer.n_sets; i++)
         batches += loader_batches(run->trainer.sets[i]);
-    pace.eval_steps = (double)batches / (double)accumulation / 3; /* no backward pass */
+    /* An evaluation has no backward pass, which takes twice as long as the forward pass. */
+    pace.eval_steps = (double)batches / (double)accumulation / 3;
     return pace;
 }
 

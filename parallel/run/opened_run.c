@@ -85,8 +85,8 @@ static void open_own_data(OpenedRun *r, const char *run, Comm *world)
              r->data.tokenizer_path, run);
 }
 
-/* If the run was trained with the attention kernels for Hopper and a device does not have them,
- * takes the portable ones. Ends the program (EXIT_CONFIG) if a --set asks for those for Hopper. */
+/* If the config names the attention kernels for Hopper and a device does not have them, takes the
+ * portable ones. But if a --set asked for those for Hopper, ends the program (EXIT_CONFIG). */
 static void settle_attention(OpenedRun *r, Comm *world)
 {
     char err[2048];

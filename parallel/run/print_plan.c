@@ -212,7 +212,8 @@ void run_plan(Run *run)
     /* Each rank checks its device; the message is that of the lowest rank whose device is too
      * small. */
     good = memory_fits(&run->plan, &room, c, NULL, err, sizeof err);
-    /* The message suggests a ratio of offloaded states. It must suit the need of every rank. */
+    /* The message suggests a ratio of offloaded states. A ratio applies to all ranks, so each rank
+     * says what it would hold with each ratio. */
     if (control_max(run->world, !good) != 0) {
         MemoryRatios ratios = memory_ratios(&run->trainer);
         ratios = memory_ratios_of_ranks(run->world, &ratios, room.device ? gpus_number(dev) : 0);

@@ -19,7 +19,7 @@ void run_pause_clock(Run *run);
 void run_resume_clock(Run *run);
 /* Completes `speed` with the figures over all ranks that wall_clock_breakdown prints: the mean and
  * the largest time that a rank works, the slowest rank, and for each axis the largest exposed
- * communication of any rank. Makes one all-gather; all ranks call it. */
+ * communication of any rank. Makes three all-reduces; all ranks call it. */
 void run_compare_ranks(const Run *run, SpeedRecord *speed);
 /* If comms_logger.enabled is set, prints the communication between ranks so far, on rank 0. */
 void run_print_comms(const Run *run);

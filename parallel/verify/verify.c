@@ -111,10 +111,10 @@ static void print_way(const Session *grid)
     fflush(stdout);
 }
 
-/* Runs one rank of the grid. Rank 0 also runs the two trainings on a single rank. The grid's own
- * work has parallel.timeout as its deadline. Then all ranks wait for rank 0 to finish the other two
- * trainings, however long that takes. They wait on the host, because NCCL's calls always have a
- * deadline. */
+/* Runs one rank of the grid. Rank 0 also runs the trainings on a single rank: one and, for 16 bits,
+ * another in f32. The grid's own work has parallel.timeout as its deadline. Then all ranks wait for
+ * rank 0 to finish the other trainings, however long that takes. They wait on the host, because
+ * NCCL's calls always have a deadline. */
 static int verify_rank(Comm *world, void *context)
 {
     Proof *p = context;
