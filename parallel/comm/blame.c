@@ -198,9 +198,9 @@ void blame_find(const BlameWaits *waits, const BlameWait *wait, Blame *blame)
             describe(&call, link->rank, blame);
             return;
         }
-        /* A host waits for this rank's host, which waits in no host call itself, although its
-         * device waits in a call of devices. Such a host may be running, so it is the cause if the
-         * search finds no other. */
+        /* A host waits for this rank's host, which waits in no host call itself, although the rank
+         * waits in a call of devices. Perhaps only its device waits there and its host is running,
+         * so it is the cause if the search finds no other. */
         if (running == NULL && by_host && call.devices) running = link;
     }
     *blame = (Blame){.kind = BLAME_CIRCLE};

@@ -12,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A deadline is checked LOOKS times while it lasts, but at most once in shortest_look seconds. */
+/* A deadline is checked at least LOOKS times while it lasts, but not more often than every
+ * shortest_look seconds. */
 enum { LOOKS = 16 };
 static const double shortest_look = 0.005;
 

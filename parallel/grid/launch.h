@@ -81,8 +81,8 @@ int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void 
  * must stay valid; `command`: argv[1] is the name of a command. Does nothing if the environment is
  * wrong: launch_count reports that. */
 void launch_take_place(int argc, char **argv, bool command);
-/* Returns the number of ranks of this command. Under a launcher that is the number of ranks that it
- * has started; without one, it is `given`, or `otherwise` if `given` is 0. Ends the program
+/* Returns the number of ranks of this command. If a launcher has started several processes, that is
+ * their number; otherwise it is `given`, or `otherwise` if `given` is 0. Ends the program
  * (EXIT_USAGE) if the environment contradicts itself, or if the launcher has started several
  * processes and `given` is not 0 or `kind` asks for threads. From here on the standard output of
  * joined ranks other than rank 0 is discarded. */

@@ -170,7 +170,8 @@ static void stop_together(Launcher *l)
     launcher_kill(l, SIGCONT);
 }
 
-/* Sends the waiting signals to rank 0, or some of them if the user's queue of signals is full. */
+/* Sends the waiting signals to rank 0. If the user's queue of signals is full, the rest is sent at
+ * the next call. */
 static void pass_on(Launcher *l)
 {
     int sent = 0;

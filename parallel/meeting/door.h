@@ -43,8 +43,8 @@ void door_listen(Door *d, int fd, bool keep);
 /* A process that has proven the secret, and its first message. */
 typedef struct {
     int rank, listener;
-    Channel *
-        channel; /* `receive` may copy it and set its fd to -1; otherwise it is closed afterwards */
+    Channel *channel; /* `receive` may copy it and then sets its fd to -1; otherwise it is closed
+                       * afterwards */
     int kind;
     const unsigned char *body;
     size_t n;

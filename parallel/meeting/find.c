@@ -1,5 +1,5 @@
-/* find.c -- how a rank finds rank 0. It tries all addresses at which rank 0 may be at the same
- * time, and uses the first connection whose other side proves the secret. An address that does not
+/* find.c -- how a rank finds rank 0. At the same time it tries all addresses at which rank 0 may
+ * be, and uses the first connection whose other side proves the secret. An address that does not
  * answer, or does not prove the secret, is tried again later: rank 0 may not have started yet, and
  * the file may be left from a job that has died. */
 #include "model/core/check.h"

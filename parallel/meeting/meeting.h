@@ -72,7 +72,7 @@ typedef struct {
     unsigned char secret[SHA256_BYTES]; /* of this start: new, known only to its ranks */
     int *control;                       /* [size] descriptors, as socket_links_join takes them */
     SocketMember *member;               /* [size] */
-    int machines; /* number of machines; member[].machine is a number from 0 */
+    int machines;                       /* number of machines; member[].machine is less */
     int cpu_level;
     /* After a failure: rank 0 has told this rank of the failure, and prints it. On rank 0: it has
      * told the others. */

@@ -195,8 +195,8 @@ static bool take_from(SocketHub *hub, int rank)
     return !own;
 }
 
-/* Receives all that has come over the connection of a rank. If a packet makes no sense, the
- * connection counts as lost. */
+/* Receives all that has come over the connection of a rank. The connection counts as lost if
+ * take_from returns false. */
 static void listen_to(SocketHub *hub, int rank)
 {
     SocketStream *stream = &hub->stream[rank];

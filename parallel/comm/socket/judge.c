@@ -2,18 +2,18 @@
  * program if a wait takes too long or is for a rank that has left. ended.c ends it if a rank's
  * process has ended or is silent.
  *
- * Reports are up to a second old, so rank 0 asks all ranks before it ends the program because of a
- * wait. Questions are numbered, and `asked` counts them. Every rank's service thread answers with a
- * report that contains the number of the question. There are two reasons to ask:
- * - A wait has exceeded its limit: its `patience` is used up, or a watched call is late.
- *   `late_question` is the number of this question, and `asked_for` the time since then. An answer
- *   proves that the rank's process runs, and the report says whether the rank still waits. A rank
- *   that has not answered in ANSWER seconds may be stopped, so it counts as one that has not
- *   arrived.
+ * Reports are up to a second old, so rank 0 asks before it ends the program because of a wait.
+ * Questions are numbered, and `asked` counts them. The service thread of a rank that is asked
+ * answers with a report that contains the number of the question. There are two reasons to ask:
+ * - A wait has exceeded its limit: its `patience` is used up, or a watched call is late. Rank 0
+ *   then asks all ranks. `late_question` is the number of this question, and `asked_for` the time
+ *   since then. An answer proves that the rank's process runs, and the report says whether the rank
+ *   still waits. A rank that has not answered in ANSWER seconds may be stopped, so it counts as one
+ *   that has not arrived.
  * - A rank waits for another rank that has left the group. What the other rank sent before it left
- *   may still be on its way. `suspect` is the number of the wait, and `question` that of the
- *   question. The waiting rank's own thread looks at all its connections again and then sets
- *   `confirmed` to the number of the question: nothing is left to receive. */
+ *   may still be on its way. Rank 0 then asks only the waiting rank. `suspect` is the number of the
+ *   wait, `question` that of the question. The rank's own thread looks at all its connections again
+ *   and then sets `confirmed` to the number of the question: nothing is left to receive. */
 #include "model/core/check.h"
 #include "model/core/hash.h"
 #include "model/core/log.h"
@@ -31,9 +31,9 @@ static const double ASK_AGAIN = 0.2;
 
 /* ---- for blame.h ----------------------------------------------------------------------------- */
 
-/* Returns whether the rank's own thread has confirmed that it still waits since rank 0 last asked
- * because of a deadline. An earlier report may be outdated: the rank may be about to continue, or
- * be blocked. */
+/* Returns whether the rank's own thread has confirmed, since rank 0 last asked because of a
+ * deadline, that it still waits. An earlier report may be outdated: the rank may be about to
+ * continue, or be blocked. */
 static bool still_waits(const SocketHub *hub, const SocketHubRank *rank)
 {
     return rank->wait.waits && rank->wait.confirmed >= hub->late_question;

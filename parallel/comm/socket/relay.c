@@ -276,7 +276,7 @@ struct pollfd *socket_relay_poll(SocketService *service, struct pollfd fd[SERVIC
     for (int k = 0; planted && k < relay->children; k++) {
         relay->fd[*n] = poll_of(&relay->child[k]);
         /* While there is no room, children are neither read nor polled: poll would return at once
-         * if it has closed its connection. */
+         * if one of them has closed its connection. */
         if (!room) relay->fd[*n].fd = -1;
         (*n)++;
     }

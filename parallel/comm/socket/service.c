@@ -195,8 +195,8 @@ static void rank_main(SocketService *service)
         send_wish(service);
         listen_to_others(service);
         socket_above_watch(service);
-        /* If only packets for other ranks have arrived, this rank's state has not changed, so it is
-         * not reported before the period has passed. */
+        /* If packets have come only from children, which this rank forwards, its own state has not
+         * changed, so it is not reported before the period has passed. */
         if (!due && seconds_now() < reported + period) continue;
         if (!atomic_load(&service->stop)) socket_service_report(service, false);
         reported = seconds_now();

@@ -281,7 +281,7 @@ static void test_rank_0_rejects_reports_that_no_rank_can_make(void **state)
 }
 
 /* Members that are too uneven for one packet come from member 0 in several. */
-static void test_the_ranks_of_an_uneven_group_are_reported_in_several_packets(void **state)
+static void test_rank_0_learns_the_ranks_of_an_uneven_group_from_several_packets(void **state)
 {
     enum { RANKS = 2000, SIZE = 600 };
     static int rank[SIZE];
@@ -346,7 +346,7 @@ int main(void)
         cmocka_unit_test(test_a_packet_that_does_not_fit_is_refused_as_a_whole),
         cmocka_unit_test(test_altered_packets_do_not_damage_the_state_of_rank_0),
         cmocka_unit_test(test_rank_0_rejects_reports_that_no_rank_can_make),
-        cmocka_unit_test(test_the_ranks_of_an_uneven_group_are_reported_in_several_packets),
+        cmocka_unit_test(test_rank_0_learns_the_ranks_of_an_uneven_group_from_several_packets),
         cmocka_unit_test(test_groups_are_kept_until_all_members_have_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -214,7 +214,7 @@ static const ProcessEnd ends[] = {
     {"strangers", strangers_wait, 2, TIMEOUT, EXIT_OK, {NULL}},
 };
 
-static void test_a_silent_rank_ends_the_program_but_a_slow_one_does_not(void **state)
+static void test_ranks_that_get_no_answer_end_or_continue_as_expected(void **state)
 {
     (void)state;
     socket_hub_set_last_wait(TIMEOUT);
@@ -272,7 +272,7 @@ static void test_a_rank_that_fails_before_joining_ends_the_other_ranks(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_silent_rank_ends_the_program_but_a_slow_one_does_not),
+        cmocka_unit_test(test_ranks_that_get_no_answer_end_or_continue_as_expected),
         cmocka_unit_test(test_at_the_end_a_rank_may_take_longer_than_a_short_timeout_to_leave),
         cmocka_unit_test(test_a_rank_that_fails_before_joining_ends_the_other_ranks),
     };

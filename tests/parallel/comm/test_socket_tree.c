@@ -360,7 +360,7 @@ static void test_different_calls_in_a_star_end_the_program(void **state)
         process_expect_end(&ends[i], 1);
 }
 
-static void test_different_calls_and_missing_answers_end_a_program_on_one_machine(void **state)
+static void test_different_calls_and_missing_answers_over_local_sockets_end_a_program(void **state)
 {
     (void)state;
     expect_ends(LINKS_LOCAL);
@@ -376,7 +376,7 @@ int main(void)
         cmocka_unit_test(test_the_control_tree_of_65536_ranks_has_at_most_4_levels),
         cmocka_unit_test(test_different_calls_and_missing_answers_in_a_tree_end_the_program),
         cmocka_unit_test(test_different_calls_in_a_star_end_the_program),
-        cmocka_unit_test(test_different_calls_and_missing_answers_end_a_program_on_one_machine),
+        cmocka_unit_test(test_different_calls_and_missing_answers_over_local_sockets_end_a_program),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -176,8 +176,8 @@ static int count_own(void)
 
 static const char *bus_own(int index, char *buf, size_t n)
 {
-    int gpu = job->each ? index
-                        : index % job->count; /* the launcher shows a different GPU to each rank */
+    /* If `each`, the launcher shows a different GPU to each rank. */
+    int gpu = job->each ? index : index % job->count;
     snprintf(buf, n, "0000:%02x:00.0", gpu == job->twice ? 0 : gpu);
     return buf;
 }

@@ -271,7 +271,7 @@ static void test_each_machine_reads_its_number_of_tasks_from_slurms_list(void **
 
 /* ---- what may be started --------------------------------------------------------------------- */
 
-static void test_the_ranks_option_is_refused_under_a_launcher(void **state)
+static void test_the_ranks_option_is_refused_under_a_launcher_but_needed_without_srun(void **state)
 {
     static const struct {
         const char *environment;
@@ -356,7 +356,7 @@ int main(void)
         cmocka_unit_test(test_errors_in_the_environment_name_the_variable_and_its_value),
         cmocka_unit_test(test_randomly_changed_environments_never_crash_the_reader),
         cmocka_unit_test(test_each_machine_reads_its_number_of_tasks_from_slurms_list),
-        cmocka_unit_test(test_the_ranks_option_is_refused_under_a_launcher),
+        cmocka_unit_test(test_the_ranks_option_is_refused_under_a_launcher_but_needed_without_srun),
         cmocka_unit_test(test_the_variables_of_the_launcher_are_listed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
