@@ -108,8 +108,8 @@ static void *guard_main(void *unused)
     double since = seconds_now(), waiting = 0;
     struct pollfd wake = {.fd = guard.wake, .events = POLLIN};
     while (poll(&wake, 1, PERIOD) <= 0) {
-        /* Time in which the process was stopped (SIGSTOP) does not count: a single poll counts as
-         * at most twice the period. */
+        /* Time in which the process was stopped (SIGSTOP) does not count, because the ranks it
+         * waits for were stopped, too: a single poll counts as at most twice the period. */
         double now = seconds_now(), passed = fmax(0, fmin(now - since, 2e-3 * PERIOD));
         since = now;
         hold_end((int64_t)ceil(passed * 1e3));

@@ -36,9 +36,9 @@ void *pool_workspace(Pool *pool, int worker, size_t bytes);
 
 /* Block and unblock the signals of the calling thread. A thread that is started between the two
  * calls, by this program or by a library, keeps signals blocked for its whole life, so that only
- * the thread that runs the training steps receives signals sent to the process. Signals of its own
- * faults (SIGSEGV, ...) still reach it. A signal that arrives between the two calls is delivered
- * after signals_release. */
+ * the thread that runs the training steps receives signals sent to the process. Signals of a
+ * thread's own faults (SIGSEGV, ...) still reach it. A signal that arrives between the two calls is
+ * delivered after signals_release. */
 void signals_hold(sigset_t *before);
 void signals_release(const sigset_t *before);
 

@@ -69,9 +69,9 @@ void utf8_format(char *out, size_t n, const char *fmt, va_list args)
     va_end(again);
 }
 
-/* Writes the first character of text[0..left) to out[0..4], escaped if it is not printable. A line
- * feed is escaped, too, unless `lines`. Returns the length of the result and stores that of the
- * character in *taken. */
+/* Writes the first character of text[0..left) to out[0..4], escaped if it is not printable. A tab
+ * is not escaped, and a line feed only if `lines` is false. Returns the length of the result and
+ * stores that of the character in *taken. */
 static size_t escape(char *out, const char *text, int64_t left, bool lines, int *taken)
 {
     uint32_t code = 0;

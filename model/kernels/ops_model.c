@@ -225,8 +225,8 @@ void op_hash(Device *dev, Tensor sum, Tensor x, int64_t first)
     expect_argument(OP_hash, (uintptr_t)x.data % 8 == 0, "x begins at a multiple of 8 bytes",
                     (long long)((uintptr_t)x.data % 8));
     expect_argument(OP_hash, first >= 0, "the index of the first word is not negative", first);
-    /* op_hash treats x as bytes, whatever its type, so the table of any storage type would do; F32
-     * is an arbitrary choice. */
+    /* op_hash treats x as bytes, whatever its type. The F32 table is used because every device has
+     * it, also one without f64 ops. */
     RUN_FROM(hash, F32, x.dtype, dev, sum, x, first);
 }
 

@@ -58,7 +58,7 @@ static void worker_end(Worker *w)
     free(w);
 }
 
-static void test_quiet_forks_wait_returns_when_the_other_threads_sleep(void **state)
+static void test_other_threads_sleep_returns_true_when_they_sleep(void **state)
 {
     (void)state;
     Worker *first = worker_start(false), *second = worker_start(false);
@@ -68,7 +68,7 @@ static void test_quiet_forks_wait_returns_when_the_other_threads_sleep(void **st
     worker_end(second);
 }
 
-static void test_quiet_forks_wait_gives_up_on_a_thread_that_never_sleeps(void **state)
+static void test_other_threads_sleep_gives_up_on_a_thread_that_never_sleeps(void **state)
 {
     (void)state;
     Worker *w = worker_start(true);
@@ -76,7 +76,7 @@ static void test_quiet_forks_wait_gives_up_on_a_thread_that_never_sleeps(void **
     worker_end(w);
 }
 
-static void test_quiet_forks_wait_does_not_wait_for_its_caller_to_sleep(void **state)
+static void test_other_threads_sleep_does_not_wait_for_its_caller_to_sleep(void **state)
 {
     (void)state;
     assert_true(other_threads_sleep(1));
@@ -99,9 +99,9 @@ static void test_with_a_sanitizer_a_fork_waits_until_other_threads_sleep(void **
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quiet_forks_wait_returns_when_the_other_threads_sleep),
-        cmocka_unit_test(test_quiet_forks_wait_gives_up_on_a_thread_that_never_sleeps),
-        cmocka_unit_test(test_quiet_forks_wait_does_not_wait_for_its_caller_to_sleep),
+        cmocka_unit_test(test_other_threads_sleep_returns_true_when_they_sleep),
+        cmocka_unit_test(test_other_threads_sleep_gives_up_on_a_thread_that_never_sleeps),
+        cmocka_unit_test(test_other_threads_sleep_does_not_wait_for_its_caller_to_sleep),
         cmocka_unit_test(test_with_a_sanitizer_a_fork_waits_until_other_threads_sleep),
     };
     return cmocka_run_group_tests_name("sleeping threads", tests, NULL, NULL);

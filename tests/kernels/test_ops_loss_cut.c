@@ -134,8 +134,8 @@ static void expect_near(const Cut *c, const char *where, const char *what, int r
 }
 
 /* Compares a rank's losses and its columns of the gradient with those of whole rows. In f64 they
- * may differ by 1e-14, otherwise by a few rounding errors of the type. Without backward, the logits
- * must be unchanged. */
+ * may differ by 1e-14 (of the loss, if that is above 1), otherwise by a few rounding errors of the
+ * type. Without backward, the logits must be unchanged. */
 static void check_rank(Device *dev, const Cut *c, const char *where, const Part *part, int rank,
                        const double *loss, const double *gradient)
 {

@@ -18,7 +18,7 @@ static const DType storages[] = {F64, F32, BF16, F16};
 enum { ROWS = 40, COLS = 61, PAIR = 2 };
 
 /* The terms of an element. Every storage type represents each of them exactly, and f32 represents
- * the sum of all exactly. The product is (n, o) = fine n + coarse o. */
+ * the sum of all exactly. Element (n, o) of the product is fine(n) + coarse(o). */
 static double fine(int64_t n)
 {
     return (double)n / 4096;

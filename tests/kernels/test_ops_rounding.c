@@ -242,8 +242,7 @@ static void ranks_round_a_split_matrix_like_one_rank(void **state)
     }
 }
 
-/* ---- random bits
- * --------------------------------------------------------------------------------- */
+/* ---- random bits ----------------------------------------------------------------------------- */
 
 /* Counts how many of n elements, all equal to x, SGD without a gradient rounds away from zero. */
 static int ups_of(Device *dev, uint64_t seed, uint64_t stream, int64_t t, uint16_t *out, int n)

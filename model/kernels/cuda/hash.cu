@@ -7,8 +7,8 @@
 enum { HASH_THREADS = 256, HASH_BATCH = 4, HASH_BLOCKS = 4 /* on a multiprocessor */ };
 typedef unsigned long long Word; /* the type that atomicAdd takes */
 
-/* Adds to sum the hash numbers (hash_word) of all words of x, N words at a time; then that of the
- * last bytes if they are less than a word. `packs` is the number of whole packs of N words. */
+/* Adds to sum the hash numbers (hash_word) of all words of x: first of `packs` whole packs of N
+ * words, then of the `rest` bytes after them, whose last word is filled with zeros. */
 template <int N>
 static __global__ void __launch_bounds__(HASH_THREADS, HASH_BLOCKS)
     hash_kernel(Word *sum, const Word *x, int64_t packs, int rest, uint64_t first)

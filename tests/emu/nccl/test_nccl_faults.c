@@ -167,7 +167,7 @@ static void init_never_ends(Rank *r)
     }
 }
 
-static void test_the_planted_fault_never_keeps_a_call_from_completing(void **state)
+static void test_a_call_with_a_planted_never_fault_does_not_complete(void **state)
 {
     (void)state;
     run_with("1:AllReduce:2:never", "EMU_STREAMS=deferred", call_never_completes, 7, "never");
@@ -264,7 +264,7 @@ int main(void)
         cmocka_unit_test(test_a_planted_error_is_returned_by_that_call_only),
         cmocka_unit_test(test_a_planted_wrong_result_has_the_opposite_sign),
         cmocka_unit_test(test_a_planted_asynchronous_error_is_reported_for_its_communicator),
-        cmocka_unit_test(test_the_planted_fault_never_keeps_a_call_from_completing),
+        cmocka_unit_test(test_a_call_with_a_planted_never_fault_does_not_complete),
         cmocka_unit_test(test_a_planted_kill_ends_the_process_and_vanish_is_a_remote_error),
         cmocka_unit_test(test_programs_see_a_planted_version_or_missing_function),
         cmocka_unit_test(test_an_invalid_fault_setting_ends_the_program),
