@@ -57,15 +57,25 @@ static void test_the_start_says_on_which_machines_the_ranks_are(void **state)
     free(said);
 }
 
+/* Returns the output of a dry run on 3 ranks with a plan of hundreds of megabytes a rank. Each
+ * machine reads for itself how much memory is free, and other programs change that meanwhile. */
+static char *dry_large(void (*machines)(void))
+{
+    disturbance = (Disturbance){.dry = true, .ranks = 3, .first = machines};
+    return run_expecting(
+        "dry",
+        (const char *[]){"train_batch_size=24000", "train_micro_batch_size_per_gpu=4000", NULL}, 0);
+}
+
 /* The memory of a machine is that of its own ranks. The plan that leaves the least is printed. */
 static void test_the_printed_plan_is_of_the_machine_with_the_least_free_memory(void **state)
 {
     (void)state;
-    char *said = dry(3, two_and_one);
+    char *said = dry_large(two_and_one);
     says(said, "\nmemory  plan ");
     says(said, " for the 2 ranks on host-a: weights ");
     free(said);
-    said = dry(3, one_and_two);
+    said = dry_large(one_and_two);
     says(said, " for the 2 ranks on host-b: weights ");
     free(said);
     disturbance = (Disturbance){.dry = true, .ranks = 3, .first = two_and_one};
