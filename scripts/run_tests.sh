@@ -56,7 +56,7 @@ what_failed() {
         echo "stopped after $limit seconds$(sed -n 's/^\[ RUN      \] /, last begun: /p' "$1" | tail -n 1)"
     fi
     echo "exit code $2"
-    grep -E '^not ok |^\[  FAILED  \] [^0-9]|^\[   LINE   \] ' "$1" | sort -u | head -n 20
+    grep -E '^not ok |^\[  FAILED  \] [^0-9]|^\[   LINE   \] |^(\[  ERROR   \] --- )?ERROR: ' "$1" | sort -u | head -n 20
 }
 
 # tell LOG CODE SECONDS PROCESSOR_SECONDS NAME PROGRAM: prints the program's result and, if it failed, the end of its output
