@@ -1,7 +1,8 @@
 /* schedule.c -- computes a stage's list of actions with its exchanges, buffers and slots. The order
  * of the actions (1F1B, GPipe, interleaved) is computed in schedule_order.c.
  *
- * The list is built from the events of all stages. An action is added when it begins on this stage.
+ * The list is built from the events of all stages: the beginnings and ends of their actions, each
+ * at a tick of a common clock (schedule_order.h). An action is added when it begins on this stage.
  * A group of transfers is added at every tick in which a tensor from or for this stage is finished.
  */
 #include "parallel/pipeline/schedule.h"
@@ -109,9 +110,10 @@ static int writer(const ScheduleSpec *spec, ActionKind kind, int run)
     return run + 1 < spec->stages * spec->chunks ? run + 1 : -1;
 }
 
-/* Counts the micro-batches that wait for their last action, per chunk and per stage. The largest
- * numbers are the numbers of slots and of batches. Micro-batches finish in the order in which they
- * began, so slot i % slots is free for the i-th micro-batch. */
+/* Counts the micro-batches that wait for their last action, per chunk (in_flight) and on the whole
+ * stage (batches_in_flight). The largest values of these counts are the numbers of slots (sets of
+ * activations) and of batches (token buffers) that the stage needs. Micro-batches finish in the
+ * order in which they began, so slot i % slots is free for the i-th micro-batch. */
 static void count_places(Builder *b, ActionKind kind, int chunk)
 {
     Schedule *s = &b->made;

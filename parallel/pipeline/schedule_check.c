@@ -12,7 +12,7 @@ enum { MOST_TRANSFERS = 3, RING = MOST_TRANSFERS + 1, EMPTY = -1 };
 /* The messages from one stage to another. A sender is at most one group ahead of the receiver, so a
  * ring buffer of tags is enough. */
 typedef struct {
-    int64_t sends, receives; /* numbers of those that have begun */
+    int64_t sends, receives; /* how many sends and receives have begun */
     int tag[RING];
 } Channel;
 
@@ -67,8 +67,8 @@ static bool use_buffers(Game *g, int stage, const Action *a, int run)
 {
     Player *p = &g->player[stage];
     /* The first range reads tokens and the last one computes losses, neither of which is in a
-     * buffer. In backward the last range is the first to run, and the gradient of the first one is
-     * not used. */
+     * buffer. In backward the last range is the first to run, and the gradient of the first range's
+     * input is not used. */
     int back = a->kind == ACT_BACKWARD, from = back ? run + 1 : run - 1;
     bool reads = run != (back ? last_run(g) : 0), writes = run != (back ? 0 : last_run(g));
     if (a->in >= p->s->buffers || a->out >= p->s->buffers || reads != (a->in >= 0) ||
@@ -86,8 +86,10 @@ static bool use_buffers(Game *g, int stage, const Action *a, int run)
     return true;
 }
 
-/* Uses a slot from the forward to the backward pass, and a batch from the first to the last action
- * of the stage. */
+/* Occupies or frees the slot and the batch of an action: a slot is occupied from the forward to the
+ * backward pass of its chunk, a batch from the first to the last action of its micro-batch on the
+ * stage. Returns false and sets the error message if one of them does not exist or holds something
+ * else than it must. */
 static bool use_places(Game *g, int stage, const Action *a)
 {
     Player *p = &g->player[stage];

@@ -1,6 +1,6 @@
-/* split.c -- see split.h. Uses dynamic programming with two tables over (ranges left, first block):
- * the smallest possible cost of the most expensive range, and, with that as a limit, the smallest
- * sum of squares. */
+/* split.c -- see split.h. Uses dynamic programming: fills a table over (ranges left, first block)
+ * twice. First its entries are the smallest possible cost of the most expensive range; then, with
+ * that as a limit, the smallest sum of squared costs. */
 #include "parallel/pipeline/split.h"
 
 #include "model/core/check.h"

@@ -14,9 +14,9 @@ static double moved(const Hardware *h, const CostTraits *t, double bytes)
     return bytes / (h->memory_bandwidth * h->memory_efficiency * t->memory);
 }
 
-/* Returns the seconds of a product's arithmetic. Each dimension is increased by the edge. In rows
- * and columns, this accounts for tiles that are only partly filled; in depth, for filling the
- * pipeline. */
+/* Returns the seconds of the arithmetic of a matrix product. `edge` (product.edge of the machine
+ * file) is added to each dimension: to m and n because of tiles that are only partly filled, to k
+ * because of the time to fill the pipeline. */
 static double multiplied(const Hardware *h, const CostTraits *t, DType dtype, int64_t m, int64_t n,
                          int64_t k)
 {
@@ -55,9 +55,10 @@ static double materialised(const Hardware *h, const CostTraits *t, const GraphNo
            moved(h, t, by_others);
 }
 
-/* Returns the speed with heads of this size relative to heads of 128. For each pair of a query and
- * a key, softmax takes as long as the products of `softmax` columns. With 18 columns, heads of 64
- * are 11 % slower than heads of 128, as in FlashAttention-2 on an H100. */
+/* Returns the speed of attention with heads of this size relative to heads of 128. For each pair of
+ * a query and a key, softmax is assumed to take as long as the products of `softmax` columns of a
+ * head. With 18 columns, heads of 64 are 11 % slower than heads of 128, as in FlashAttention-2 on
+ * an H100. */
 static double head_share(double head_size)
 {
     const double softmax = 18;
@@ -77,8 +78,8 @@ static double attention(const Hardware *h, const CostTraits *t, const GraphNode 
     return h->launch + fmax(node->flops / speed, moved(h, t, (double)node->bytes));
 }
 
-/* Returns how many of an op's bytes are in host memory, so that they have to cross the link to the
- * host. */
+/* Returns how many of an op's bytes have to cross the link to the host, because they are in host
+ * memory; 0 on a CPU, which has no such link. */
 static int64_t of_host(const Hardware *h, const GraphNode *node)
 {
     return h->cuda ? node->host_bytes : 0;
@@ -103,10 +104,11 @@ static double op_seconds(const Hardware *h, const CostTraits *t, const GraphNode
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
-/* NCCL's protocols. The figures are relative to the protocol for large tensors ("Simple"), for
- * which the hardware's figures are. The other two send flags with the data: a hop takes less time,
- * but data get only a part of the bandwidth, 120 of 128 bytes (LL128) or half (LL). The ratios of
- * the hops are those of NCCL's own model (NVIDIA/nccl src/graph/tuning.cc). */
+/* NCCL's protocols. `hop` (the time of a hop) and `bandwidth` are relative to those of the protocol
+ * for large tensors ("Simple"), which the machine file gives. The other two send flags with the
+ * data: a hop takes less time, but data get only a part of the bandwidth, 120 of 128 bytes (LL128)
+ * or half (LL). The ratios of the hops are those of NCCL's own model (NVIDIA/nccl
+ * src/graph/tuning.cc). */
 static const struct {
     double hop, bandwidth;
 } protocol[] = {{1, 1}, {0.56, 120.0 / 128}, {0.18, 0.5}};
@@ -117,14 +119,14 @@ double cost_small_hop(const Hardware *hardware)
     return hardware->cuda ? protocol[PROTOCOLS - 1].hop : 1;
 }
 
-/* The bandwidth of a tree, relative to that of a ring (NCCL's model). A tree moves about as many
- * bytes as a ring. */
+/* The bandwidth of NCCL's tree algorithm relative to its ring algorithm, in NCCL's own model. A
+ * tree moves about as many bytes as a ring. */
 static const double TREE_SHARE = 0.9;
 
 /* From Hopper on, the switches of a node do the additions (NVLS). An all-reduce of more than four
- * ranks then moves its tensor at this share of the link's bandwidth, for any number of ranks. On 8
- * H200, an all-reduce reaches 480 GB/s of bus bandwidth, which is 274 GB/s of the tensor, and an
- * all-gather 363 GB/s. With 4 ranks, NVLS is no faster than a ring (stas00/ml-engineering,
+ * ranks then moves its tensor at SWITCH_SHARE times the link's bandwidth, for any number of ranks.
+ * On 8 H200, an all-reduce reaches 480 GB/s of bus bandwidth, which is 274 GB/s of the tensor, and
+ * an all-gather 363 GB/s. With 4 ranks, NVLS is no faster than a ring (stas00/ml-engineering,
  * network/README.md). */
 enum { SWITCH_RANKS = 5, SWITCH_CAPABILITY = 90 };
 static const double SWITCH_SHARE = 0.74;
@@ -183,8 +185,8 @@ static double ring_hops(const Hardware *h, const Spread *s, int rounds)
     return rounds * (within * h->inside.latency + outside * h->between.latency);
 }
 
-/* Returns the seconds of a tree's hops, up and down. The ranks of a node are a chain, and the nodes
- * are a binary tree. */
+/* Returns the seconds of a tree's hops: once up and once down. The ranks of a node are a chain, and
+ * the nodes are a binary tree. */
 static double tree_hops(const Hardware *h, const Spread *s)
 {
     double levels = ceil(log2(s->nodes)), chain = ceil(s->ranks / s->nodes) - 1;

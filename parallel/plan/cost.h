@@ -1,6 +1,8 @@
 /* cost.h -- how long the nodes of a step's graph (graph.h) take on the hardware that a machine file
- * describes (hardware.h). Closed forms of one kernel, collective or message; replay.h puts them
- * together. All results are predictions in seconds. No result decreases when a size grows.
+ * describes (hardware.h). The formulas are for a single kernel, collective or message; replay.h
+ * combines these times into the time of a step. T is the length of the sequences; the other names
+ * are fields of Hardware or of the node. All results are predictions in seconds. No result
+ * decreases when a size grows.
  *
  *   product m x n x k    launch + 2 (m + e)(n + e)(k + e) / (sustained x most x peak), or the time
  *                        to move its bytes, if that is longer; e is the hardware's product.edge
@@ -12,8 +14,8 @@
  *   messages             collective + latency + bytes / bandwidth of the busier direction
  *
  * A group whose ranks are all on one node uses the links inside the node. In any other group, each
- * node sends and receives over a share of its network interfaces: as large a share as that of its
- * devices which are in the group. */
+ * node sends and receives over a share of its network interfaces, which equals the share of its
+ * devices that are in the group. */
 #ifndef PARALLEL_PLAN_COST_H
 #define PARALLEL_PLAN_COST_H
 
@@ -21,9 +23,9 @@
 #include "model/core/graph.h"
 #include "parallel/comm/comm.h"
 
-/* Factors by which speeds differ from those of this program on this hardware: for ranges of
- * predictions, for "what if" questions, and in tests for other programs. A factor of 1 changes
- * nothing. */
+/* Factors that multiply the speeds of this program on this hardware. They are used for ranges of
+ * predictions, for "what if" questions and, in tests, to predict other programs. A factor of 1
+ * changes nothing. */
 typedef struct {
     /* speeds of products, of attention and of memory-bound kernels */
     double product, attention, memory;

@@ -50,7 +50,7 @@ static void record(Trainer *t, Recorder *recorder, StagePlan *out)
     out->step.n_messages = first.n_messages;
 }
 
-/* A trainer in a world that only counts (comm_counted), and what it needs. */
+/* A trainer in a world that only counts its calls (comm_counted), and what it needs. */
 typedef struct {
     Config config;
     Comm world;

@@ -1,6 +1,6 @@
 /* counted_stage.h -- finds out what one rank of each stage of a grid will hold, send and compute in
- * a step, without the grid: opens the program's own trainer for that rank, and runs a step, on a
- * device and in a world that only count. */
+ * a step, without starting the other ranks: opens the program's own trainer for that rank and runs
+ * two steps, on a device and in a world that only count memory and calls and compute nothing. */
 #ifndef PARALLEL_PLAN_COUNTED_STAGE_H
 #define PARALLEL_PLAN_COUNTED_STAGE_H
 

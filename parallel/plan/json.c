@@ -98,8 +98,8 @@ static void print_stage_memory(const StagePlan *stage)
 }
 
 /* Prints which part of a rank's optimizer states the config puts on the host, which part is really
- * there (in whole shards), and the seconds in which the link moves that part both ways, as
- * plan_print does. */
+ * there (in whole shards), and the seconds in which the link moves that part both ways
+ * (plan_offloaded_seconds). */
 static void print_offload(const Plan *plan)
 {
     const OffloadConfig *offload = &plan->config->zero_optimization.offload_optimizer;

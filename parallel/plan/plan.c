@@ -22,8 +22,9 @@ static Config with_micros(const Config *config, int64_t micros)
     return copy;
 }
 
-/* Adds the calls of `periods` periods to those of the step in `more`. The calls of one period are
- * those by which `more` exceeds `fewer`. */
+/* Adds the calls of `periods` periods (the repeated groups of micro-batches, see Plan.periods) to
+ * those of the step in `more`. The calls of one period are those by which `more` exceeds
+ * `fewer`. */
 static void extend_wire(StagePlan *more, const StagePlan *fewer, int64_t periods)
 {
     for (int g = 0; g < GRID_COMMS; g++) {
@@ -39,8 +40,9 @@ static void extend_wire(StagePlan *more, const StagePlan *fewer, int64_t periods
 
 /* Returns how many of a step's micro-batches must be recorded so that every step that is longer by
  * a multiple of `period` has the same beginning and end. These are three groups of `period`
- * micro-batches, and those left over. With several chunks, each micro-batch that is left over makes
- * one group longer (schedule_order.c); then the longer groups must be recorded, too. */
+ * micro-batches, and the remainder that fills no group (`left_over`). With several chunks, each
+ * micro-batch that is left over makes one group longer (schedule_order.c); then the longer groups
+ * must be recorded, too. */
 static int64_t recorded_micros(const Config *config, int64_t period)
 {
     int64_t left_over = config->gradient_accumulation_steps % period, groups = 3;
@@ -184,7 +186,7 @@ double plan_offloaded_seconds(const Plan *plan)
 /* ---- time ------------------------------------------------------------------------------------ */
 
 typedef struct {
-    Hardware rank; /* what one rank has */
+    Hardware rank; /* the hardware of one rank (hardware_of_rank) */
     CostTraits traits;
     const StagePlan *stage;
 } Costs;
@@ -283,9 +285,9 @@ void plan_vary(Plan *plan)
                               .half_network = plan_seconds(plan, &half)};
 }
 
-/* Returns the parts of the step for the stage whose work ends last in the part of the step that was
- * recorded. In the whole step another stage may end later, so `seconds` is set to the time of the
- * whole step. */
+/* Returns how the stage whose work ends last spends the step. If only a part of the step was
+ * recorded, that is the stage whose work ends last in this part. In the whole step another stage
+ * may end later, so `seconds` is set to the time of the whole step. */
 static StageTime step_parts(const Plan *plan)
 {
     StageTime step = plan->time.stage[plan->time.last];

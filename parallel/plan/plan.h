@@ -16,7 +16,8 @@
 typedef struct {
     int64_t needed, room, margin;
     int64_t offloaded; /* the part of a node's `needed` that is optimizer states on the host */
-    int stage;         /* the stage of the rank, or of the node's first rank, that needs the most */
+    int stage; /* the stage of the rank that needs the most, or of the first rank of the node that
+                  does */
 } PlanRoom;
 
 /* The seconds of a step if kernels and links are slow, if they are fast (both: plan_traits), and if
@@ -32,10 +33,11 @@ typedef struct {
     /* ranks_of_node: ranks on a full node; with one node, all ranks */
     int64_t ranks, nodes, ranks_of_node;
     /* Arrays with one plan for each stage. A step with few micro-batches is recorded whole, and
-     * `fewer` is NULL. A longer step repeats itself in periods of as many micro-batches as there
-     * are stages (at least 2), so `stage` has the graphs of a shorter step, to which `periods`
-     * periods must be added. `fewer` has the graphs of a step that is one more period shorter. So
-     * the time of a period is the difference between the times of `stage` and `fewer`. */
+     * `fewer` is NULL. A longer step repeats itself in periods; a period has as many micro-batches
+     * as there are stages (at least 2), so `stage` has the graphs of a shorter step, to which
+     * `periods` periods must be added. `fewer` has the graphs of a step that is one more period
+     * shorter. So the time of a period is the difference between the times of `stage` and
+     * `fewer`. */
     StagePlan *stage, *fewer;
     int64_t periods;
     /* Device memory of a rank; on CPUs, host memory of all ranks of a node. */
@@ -54,7 +56,7 @@ typedef struct {
     /* Bytes by which snapshots would exceed the node's room; 0: they fit, or saves are to be
      * synchronous. */
     int64_t snapshot_missing;
-    StepTime time; /* of each stage */
+    StepTime time; /* how each stage spends the step */
     /* How a rank spends the step, on the stage whose work ends last. `seconds` is the time of the
      * step, and exactly the sum of the parts. Saves are not included. */
     StageTime step;
@@ -62,9 +64,9 @@ typedef struct {
     int64_t parameters;   /* of the whole model */
     double tokens, flops; /* of a step, all ranks together; flops: gpt_flops_per_token */
     double mfu6; /* `flops` as a share of what all devices could compute in a step at their peak */
-    /* write_seconds: in which the disk writes one checkpoint. save_seconds: of a synchronous save,
-     * in which writers also receive the other ranks' shares. Training waits for such saves; the
-     * last save of a run is always synchronous. */
+    /* write_seconds: how long the disk takes to write one checkpoint. save_seconds: how long a
+     * synchronous save takes, in which writers also receive the other ranks' shares. Training waits
+     * for such saves; the last save of a run is always synchronous. */
     double write_seconds, save_seconds;
     /* how long training waits while a snapshot is taken; 0: no snapshots */
     double snapshot_seconds;
@@ -93,8 +95,8 @@ const Config *plan_settle_run(const Config *config, const char *run, const Hardw
 /* Plans a config that plan_settle has completed; it must outlive the plan. `range` stays 0.
  * Free with plan_free. Returns false and sets `err` if the grid has too many ranks. */
 bool plan_make(Plan *plan, const Config *config, const Hardware *hardware, char *err, size_t n);
-/* Sets plan->remedy if the plan does not fit. Plans the memory for other shares of states on the
- * host. */
+/* Sets plan->remedy if the plan does not fit. To find it, plans the memory with other shares of the
+ * optimizer states on the host. */
 void plan_find_remedy(Plan *plan);
 /* Returns how many hundredths of the optimizer states must at least be on the host so that the
  * config fits its GPUs; 100 if it never fits. Adds to *plans how often the memory was planned. */

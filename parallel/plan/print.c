@@ -123,8 +123,8 @@ static void print_room(const Plan *plan, const char *label, const PlanRoom *room
          figure_bytes((double)room->room).text, free_for, figure_bytes((double)room->margin).text);
 }
 
-/* The columns of the table of stages. It does not contain the sums of a node and its host memory,
- * which are in the lines above it. */
+/* The columns of the table of stages. The table does not contain a node's sums and its host memory,
+ * which are printed in the lines above it. */
 enum { CLASSES = 9 };
 static const char *const class_name[CLASSES] = {"weights", "grads", "buffers", "optim.", "activ.",
                                                 "scratch", "other", "reserve", "total"};

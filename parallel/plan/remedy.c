@@ -68,7 +68,8 @@ static void write_ratio(const Plan *plan, int hundredths, char *out, size_t n)
         snprintf(out, n, "%s.device=cpu --set %s.ratio=%g", section, section, hundredths / 100.0);
 }
 
-/* Returns a hint that gives each rank fewer states, or "" if there is none; the caller frees it. */
+/* Returns a hint how to store fewer states on each rank (with ZeRO stage 1), or "" if there is
+ * none; the caller frees it. */
 static char *smaller_states(const Plan *plan)
 {
     int ranks = plan->grid.dp;

@@ -1,6 +1,6 @@
-/* replay.c -- see replay.h. The streams of all stages are replayed in turn: each until it has to
- * wait for another stream, which wakes it. The times do not depend on the order of the streams,
- * because each time is a maximum over nodes that the graphs determine. */
+/* replay.c -- see replay.h. The streams of all stages are replayed in turn: each runs until it has
+ * to wait for another stream, which wakes it later. The times do not depend on the order of the
+ * streams, because each time is a maximum over nodes that the graphs determine. */
 #include "parallel/plan/replay_inside.h"
 
 #include "model/core/check.h"
@@ -143,8 +143,8 @@ StepTime replay_step(const Graph *graph, int stages, ReplayCost cost, void *cont
     return time;
 }
 
-/* No node waits for a node after it, so in this replay the first step has the same times as in a
- * replay of its own. */
+/* No node of the first step waits for a node of the second, so in this replay the first step has
+ * the same times as in a replay of its own. */
 StepTime replay_second_step(const Graph *one, const Graph *two, int stages, ReplayCost cost,
                             void *context)
 {

@@ -7,10 +7,11 @@
 #include "model/core/graph.h"
 
 /* How a stage spends the step, in seconds. Each moment is counted in one part. While the stage's
- * compute stream executes something, this is the part: `products`, `attention`, `memory_bound` (all
- * other ops), `optimizer` (gradient norm, decision and update), `copies`, a collective or message.
- * While the compute stream is idle, the part is what it waits for at that moment, along the chain
- * of nodes that ends with the node that it waits for:
+ * compute stream executes something, the part says what: `products`, `attention`, `memory_bound`
+ * (all other ops), `optimizer` (gradient norm, decision and update), `copies`, or one of the parts
+ * below for a collective or message. While the compute stream is idle, the part says what it waits
+ * for: of the chain of nodes that ends with the awaited node, the node that runs at that moment
+ * decides:
  *
  *   exposed_dp   collectives of groups not named below, and other work of the comm stream
  *   exposed_tp   collectives of "tp" and "kv" on this stage, and other work of the tp stream
@@ -43,10 +44,10 @@ typedef double (*ReplayCost)(void *context, int stage, const GraphNode *node);
 /* Replays one rank of each stage. Free the result with step_time_free.
  *
  * A collective begins when all ranks of its group that are in `graph` have reached it. The other
- * ranks of the group behave like these and reach it at the same time. A group of fused messages
- * begins when this rank and the peer of each message have reached it. The messages from one rank to
- * another are matched by their order, and so are the collectives that the ranks of a group issue on
- * streams of the same name.
+ * ranks of the group are assumed to behave like these and to reach it at the same time. A group of
+ * fused messages begins when this rank and the peer of each message have reached it. The messages
+ * from one rank to another are matched by their order, and so are the collectives that the ranks of
+ * a group issue on streams of the same name.
  *
  * If no stream can continue, the graphs have a deadlock, and the program ends (CHECK) with a
  * message that says who waits for whom. Time and memory are linear in the nodes. */
@@ -64,8 +65,8 @@ StepTime replay_second_step(const Graph *one, const Graph *two, int stages, Repl
 /* Returns only the seconds of the second of two steps, as replay_second_step does. */
 double replay_second_seconds(const Graph *one, const Graph *two, int stages, ReplayCost cost,
                              void *context);
-/* Adds `n` times every field of `time` to `to`, which has as many stages; `to->last` does not
- * change. */
+/* Adds `n` times every field of `time` to `to`, which has the same number of stages; `to->last`
+ * does not change. */
 void step_time_add(StepTime *to, const StepTime *time, double n);
 void step_time_free(StepTime *time);
 

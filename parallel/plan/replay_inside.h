@@ -12,8 +12,8 @@ typedef struct {
 } ReplayPlace;
 
 /* The times at which a node begins and ends. A collective or a group of messages may begin later
- * than the node before it ends, because it has to wait for other nodes. `late` is the one of them
- * that arrived last, or the node itself if it did not have to wait. */
+ * than the node before it ends, because it has to wait for nodes of other ranks. `late` is the one
+ * of these nodes that arrived last, or the node itself if it did not have to wait. */
 typedef struct {
     double begin, end;
     ReplayPlace late;
@@ -36,7 +36,8 @@ typedef struct {
     Arrivals sent, received;
 } Link;
 
-/* A group of ranks, of which several are replayed. They are the members of the circle. */
+/* A group of ranks (GraphGroup) of which several are replayed. The replayed ranks are the members
+ * of the circle. */
 typedef struct {
     GraphGroup group;
     int *stage; /* of each member: its stage */

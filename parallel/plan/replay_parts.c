@@ -1,5 +1,5 @@
-/* replay_parts.c -- divides the time of a step by what the compute streams do, and attributes their
- * idle time to what they wait for. See replay_inside.h. */
+/* replay_parts.c -- divides the time of a step into the parts of StageTime: by what the compute
+ * stream of each stage does and, while it is idle, by what it waits for. See replay_inside.h. */
 #include "parallel/plan/replay_inside.h"
 
 #include "model/core/check.h"

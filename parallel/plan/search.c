@@ -42,7 +42,8 @@ static void add_if_legal(Layouts *to, const Candidate *base, const PlanLayout *l
     to->item[to->n++] = *layout;
 }
 
-/* Adds all legal layouts that have this grid and micro-batch. */
+/* Adds all legal layouts that have the grid, the number of chunks and the micro-batch of
+ * `layout`. */
 static void add_ways(Layouts *to, const Candidate *base, PlanLayout layout)
 {
     int64_t dp = base->value[CANDIDATE_RANKS] / (layout.tensor * layout.pipeline);
@@ -139,7 +140,7 @@ static int64_t first_neighbour(const PlanSearch *s, const Prospect *prospect, in
 }
 
 /* Returns the index of the next prospect to plan, or -1; search.h describes the order, which makes
- * wrong guesses cost less. `guess`: that of the best layout found. */
+ * wrong guesses cost less. `guess` is the guess for the best layout that has been found so far. */
 static int64_t next_prospect(const PlanSearch *s, const Prospect *prospect, int64_t n,
                              const PlanLayout *layout, double guess)
 {

@@ -6,7 +6,7 @@
  *   parallel.tensor           up to the devices of a node
  *   parallel.pipeline         up to the model's layers
  *   parallel.pipeline_chunks  1, 2, 3, 4, 6, 8, the config's own number, and the divisors of the
- *                             most layers of a stage
+ *                             layers of the largest stage
  *   micro-batch               1, 2, 4 ... 256
  *   zero_optimization.stage   0 to 3; only 0 if there is one data-parallel rank; 3 only if two
  *                             units fit within stage3_max_live_parameters
@@ -64,8 +64,8 @@ typedef struct {
     PlanLayout layout;
     int64_t dp; /* number of data-parallel ranks of `layout` */
     /* If no layout is legal: the nearest values of train_batch_size with which `layout` is legal,
-     * and the nearest numbers of ranks that have a legal layout, each below and above; 0: there is
-     * none. */
+     * and the nearest numbers of ranks that have a legal layout: [0] below, [1] above the given
+     * one; 0: there is none. */
     int64_t batch[2], ranks[2];
     /* If no layout fits: the bytes of device memory that `layout` needs and may use. If it fits
      * into device memory, these are bytes of host memory. */
@@ -94,11 +94,12 @@ typedef struct {
 } PlanSearch;
 
 /* Writes all layouts of the space for a candidate, whose number of ranks is known, to *out, which
- * the caller frees. Returns how many there are. */
+ * the caller frees. Returns how many there are. most_tensor is the largest parallel.tensor. */
 int64_t search_space(const Candidate *base, int64_t most_tensor, PlanLayout **out);
 /* Returns whether the candidate with this layout breaks none of these rules. */
 bool search_legal(const Candidate *base, const PlanLayout *layout, unsigned rules);
-/* Searches the space; plans no further layout after `most` work. */
+/* Searches the space. Plans no further layout once the work, as SearchCosts.seconds counts it, has
+ * reached `most`. */
 PlanSearch search_layouts(const Candidate *base, int64_t most_tensor, const SearchCosts *costs,
                           int64_t most);
 

@@ -13,7 +13,8 @@
 
 /* The sizes of a block on one rank. */
 typedef struct {
-    /* rows of a micro-batch; columns of the matrix products */
+    /* rows: those of a micro-batch. The others are columns of the matrices of a block: the hidden
+     * state, all heads of queries, queries with keys and values, the first product of the MLP. */
     int64_t rows, hidden, heads, qkv, width;
     int64_t layers; /* the stage with the most blocks has at least this many */
     /* micro-batches of a step; data-parallel ranks; ranks of a shard group */
@@ -120,9 +121,9 @@ static double weights_of(const Config *c, const BlockPart *b)
     return (double)b->hidden * (double)(b->qkv + b->heads + b->width + down);
 }
 
-/* Why this is a lower bound: the stage with the most blocks computes all their products in turn. If
- * all states are on the host, the states of a step have crossed the link before the backward passes
- * of the next step begin. */
+/* Why this is a lower bound: the stage with the most blocks computes all their products one after
+ * the other. If all states are on the host, the states of a step have crossed the link before the
+ * backward passes of the next step begin. */
 double plan_least_seconds(const Config *config, const Hardware *hardware, const PlanLayout *layout,
                           int64_t ranks)
 {
@@ -194,8 +195,9 @@ static double attention_seconds(const Config *c, const Hardware *h, const PlanLa
     return cost_of_node(h, &COST_OWN, NULL, &node);
 }
 
-/* Returns the seconds in which the tensor-parallel ranks sum the rows of one half of a block. With
- * sequence parallelism they gather and scatter these rows instead, which moves as much. */
+/* Returns the seconds in which the tensor-parallel ranks sum the rows of one half of a block
+ * (attention or MLP). With sequence parallelism they gather and scatter these rows instead, which
+ * moves as much. */
 static double region_seconds(const Config *c, const Hardware *h, const PlanLayout *l,
                              const BlockPart *b)
 {
@@ -217,7 +219,8 @@ static Parts parts_of(const Config *c, const Hardware *h, const PlanLayout *l, c
                          product(c, h, b->rows, b->width, b->hidden);
     double last = product(c, h, b->rows, b->hidden, down);
     double own_rows = rows / (double)(l->sequence_parallel ? l->tensor : 1);
-    /* stream: norms and sums of the residual stream; inner: activations and rotary positions. */
+    /* stream: the seconds of the norms and the sums of the residual stream; inner: those of the
+     * activation function and of rotary positions. */
     double stream = moved(h, 3, size * own_rows * 8 * hidden),
            inner = moved(h, 3, size * rows * (double)(b->width + down + 2 * b->qkv));
     double region = region_seconds(c, h, l, b),
@@ -261,9 +264,10 @@ static double stage_seconds(const Config *c, const PlanLayout *l, const Parts *p
 }
 
 /* Returns the seconds for which forward passes of the first stage wait for the updates of the step
- * before. The states cross the link unit by unit, in the order in which the units are used; the
- * states on the device are those of the units that are used first. A chunk begins when the chunk
- * before it has computed as many micro-batches as there are stages. */
+ * before. The states cross the link unit by unit (the token table, then block by block), in the
+ * order in which the units are used; the states on the device are those of the units that are used
+ * first. A chunk begins when the chunk before it has computed as many micro-batches as there are
+ * stages. */
 static double exposed_states(const Config *c, const Hardware *h, const PlanLayout *l,
                              const BlockPart *b, const Parts *p)
 {

@@ -302,10 +302,11 @@ static OffloadChoice choice_of(const Config *config, const Hardware *hardware)
     return origin_is_given(config, device) ? OFFLOAD_GIVEN : OFFLOAD_IF_NEEDED;
 }
 
-/* Opens the search of a settled config. The closed forms use a copy of the config, `bounded`. Where
- * the reader may ignore shard groups, the copy has a single group of all data-parallel ranks,
- * because its parts are the smallest. On CPUs, which have a single memory, it counts all states in
- * that memory. */
+/* Opens the search of a settled config. The closed forms use a copy of the config, `bounded`. If
+ * shard groups were given under DeepSpeed's names, the config's reader drops them for layouts that
+ * they do not fit. Then the copy has a single group of all data-parallel ranks, because its parts
+ * are the smallest. On CPUs, which have a single memory, the copy counts all states in that
+ * memory. */
 static Search open_search(const SearchSource *source, const Config *config, const Candidate *base,
                           const Hardware *hardware, int64_t ranks)
 {
@@ -325,7 +326,8 @@ static Search open_search(const SearchSource *source, const Config *config, cons
 }
 
 /* Searches with the optimizer states where the config has them. If `on_host`, each layout has as
- * few of them on the host as it needs to fit, and the closed forms begin with none there. */
+ * few of them on the host as it needs to fit, and the config of the closed forms (`bounded`) has
+ * none there. */
 static PlanSearch run_search(Search *s, const Candidate *base, bool on_host, int64_t most)
 {
     const SearchCosts costs = {planned_seconds, bound_of, guess_of, s};

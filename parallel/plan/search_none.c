@@ -45,8 +45,9 @@ SearchNearest search_nearest(const Candidate *base, int64_t most_tensor)
     double least = INFINITY;
     int64_t ranks = base->value[CANDIDATE_RANKS], batch = base->value[CANDIDATE_BATCH];
     /* Only the rule for the batch can exclude all grids, because the grid with one rank per copy of
-     * the model breaks no other rule. If several grids have the smallest ratio, the last one is
-     * taken, which has the most tensor-parallel ranks. */
+     * the model breaks no other rule. `ratio` is the factor by which the batch would have to
+     * change. If several grids have the smallest ratio, the last one is taken, which has the most
+     * tensor-parallel ranks. */
     while (next_grid(base, most_tensor, &l)) {
         if (!search_legal(base, &l, ALL_RULES & ~RULE_BIT(RULE_BATCH))) continue;
         int64_t dp = ranks / (l.tensor * l.pipeline), below = batch / dp * dp, above = below + dp;

@@ -17,7 +17,7 @@ int64_t evaluate_batches(Feed *feed, Session *session, Gpt *gpt, int64_t batches
  * validation micro-batches of each rank (0: all that the feed's loader has). `feed` must be the
  * feed that is connected to the model. The sums are computed in `stats` on the device.
  *
- * All ranks must call this function and the two below together, and all get the same result. If the
+ * All ranks must call this function and those below together, and all get the same result. If the
  * feed's watch returns false on any rank, all ranks stop there: then `cut` is set in the record,
  * and its figures must not be used. Leaves `stats` connected to the model; changes nothing else
  * that training reads. */

@@ -106,9 +106,9 @@ static double *clock_of(PhaseSeconds *s, Phase phase, bool immediate)
     return immediate ? &s->exchange : &s->backward;
 }
 
-/* Adds the time from border i to the next. If calls finish before they return, the time spent in
- * communication and in waiting for data is subtracted, and communication is added to its own
- * counters. */
+/* Adds the time from border i to the next. If calls finish before they return (on the CPU), the
+ * time spent in communication and in waiting for data is subtracted, and communication is added to
+ * its own counters. */
 static void add_phase(Phases *p, Session *session, int64_t i, Phase phase)
 {
     Device *dev = &session->dev;

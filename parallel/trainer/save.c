@@ -1,5 +1,5 @@
-/* save.c -- describes a trainer's weights and optimizer states as pieces, and saves and loads them.
- * See save.h. */
+/* save.c -- describes a trainer's weights and optimizer states as pieces (for each tensor, the
+ * elements that this rank has), and saves and loads them. See save.h. */
 #include "parallel/trainer/save.h"
 
 #include "model/core/check.h"

@@ -11,15 +11,17 @@
 void save_open(Trainer *trainer);
 void save_close(Trainer *trainer);
 
-/* Commits a checkpoint of the present state below `run`. Then, unless keep_all is set, removes
- * older checkpoints as config->checkpoint.keep says. All ranks return the same result. */
+/* Commits a checkpoint of the present state below `run`, the folder of the run. Then, unless
+ * keep_all is set, removes older checkpoints as config->checkpoint.keep says. All ranks return the
+ * same result. */
 bool trainer_save(Trainer *trainer, const char *run, const char *config_text, const char *machine,
                   char *err, size_t n);
 /* Begins an asynchronous save of the present state below `run`; `hook` is called before the
- * checkpoint is committed. The trainer must have `async` and no pending save. If there is a single
- * rank, the host does not wait for the device. config_text and machine must stay valid until the
- * save has ended. Returns false on all ranks if the save cannot begin; the caller then calls
- * trainer_save, which saves or says why it cannot. */
+ * checkpoint is committed. The trainer must have been allocated for asynchronous saves
+ * (Trainer.async) and have no pending save. If there is a single rank, the host does not wait for
+ * the device. config_text and machine must stay valid until the save has ended. Returns false on
+ * all ranks if the save cannot begin; the caller then calls trainer_save, which saves or says why
+ * it cannot. */
 bool trainer_save_begin(Trainer *trainer, const char *run, const char *config_text,
                         const char *machine, CheckpointHook hook);
 /* trainer_save_advance continues the pending save, and trainer_save_await waits until it has ended;

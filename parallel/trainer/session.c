@@ -290,7 +290,7 @@ void session_init_weights(Session *s)
 }
 
 /* A parameter is contiguous in its unit, and a rank has at most one contiguous part of a unit. So
- * each parameter has at most one extent. */
+ * each parameter has at most one extent: one range of elements that this rank holds. */
 void session_extents(Session *s, Purpose purpose, SessionExtent *out)
 {
     const ParamTable *table = &s->table;

@@ -213,8 +213,8 @@ void trainer_close(Trainer *t)
     for (int i = 0; i < t->n_sets; i++)
         loader_free(t->sets[i]);
     free(t->sets);
-    /* t->gpt is set exactly if trainer_allocate has completed: only its loaders can fail with an
-     * error message, and they are opened before everything else; any later failure ends the
+    /* t->gpt is set if and only if trainer_allocate has completed: only its loaders can fail with
+     * an error message, and they are opened before everything else; any later failure ends the
      * program. If it is NULL, there are no events to destroy, and after trainer_measure there is
      * not even a device. */
     if (t->gpt) {

@@ -50,8 +50,8 @@ typedef struct {
     int n_sets;
     TrainerState *state;    /* in device memory */
     TrainerRecord *records; /* page-locked; index s % TRAINER_HISTORY for step s */
-    Event *recorded;        /* one event per record: it has reached the host */
-    Tensor lr_table;        /* (train_steps) f64 on the device */
+    Event *recorded; /* one event per record, recorded after the copy of the record to the host */
+    Tensor lr_table; /* (train_steps) f64 on the device */
     Feed feed;
     int64_t steps, samples; /* steps issued and their samples, counted by the host */
     int64_t position;       /* number of the next sample in the data: samples + data_offset */

@@ -1,5 +1,6 @@
 /* bucket.h -- a list of units whose collectives are issued together as one group, up to a number of
- * elements. A unit is never divided, so a unit larger than a bucket gets its own bucket. */
+ * elements. (A unit is the flat buffer of a block, a table or the head.) A unit is never divided,
+ * so a unit larger than a bucket gets its own bucket. */
 #ifndef PARALLEL_ZERO_BUCKET_H
 #define PARALLEL_ZERO_BUCKET_H
 
@@ -9,7 +10,7 @@
 typedef struct {
     int *unit, n;     /* units in the order in which they were added */
     int64_t elements; /* of all these units together */
-    int64_t most;     /* a group of several units has at most so many elements */
+    int64_t most;     /* limit of `elements` for a bucket with several units */
 } Bucket;
 
 /* Returns an empty bucket with room for `units` units; free it with bucket_free. */

@@ -1,6 +1,7 @@
-/* gather.c -- gathers sharded weights for their uses. In a step with planned uses they are gathered
- * ahead of time, as planned by prefetch.c. In any other pass they are gathered when they are
- * acquired and dropped when they are released. */
+/* gather.c -- gathers sharded weights before they are used. In a step whose uses are those of the
+ * plan (prefetch.c; prefetch.h defines stays and points), they are gathered ahead of time, as
+ * planned. In any other pass they are gathered when they are acquired and dropped when they are
+ * released. */
 #include "model/core/check.h"
 #include "parallel/grid/control.h"
 #include "parallel/zero/state.h"
@@ -15,8 +16,9 @@ static void choose_sharded(ZeroStore *s)
     for (int i = 0; i < table->n_units; i++) {
         int64_t size = table->unit[i].size;
         if (!s->unit[i].at_home) continue;
-        /* The gather of a small unit is mostly latency, and sharding it saves little memory. The
-         * first small units of the table stay whole, as many as fit into the limit. */
+        /* The gather of a small unit is mostly latency, and sharding it saves little memory. Small
+         * units stay whole, the first ones of the table, as long as together they do not exceed the
+         * limit. */
         bool small = size <= s->options.param_persistence_threshold &&
                      whole + size <= s->options.model_persistence_threshold;
         s->unit[i].sharded = s->options.stage == 3 && !small;

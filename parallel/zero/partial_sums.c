@@ -7,9 +7,10 @@
  * each stage has one of its two uses.
  *
  * These sums follow the sum over the data-parallel ranks, and only this rank's shard is summed. The
- * ranks of such a group have the same layout of units and the same shard of each, so corresponding
- * elements are added, and only elements that the rank will update are sent. At stage 0 gradients
- * are whole, and whole tensors are summed; the bits are the same, because sums are elementwise. */
+ * ranks that add their gradients (tensor-parallel ranks, or the two stages of a tied table) have
+ * the same layout of these units and the same shard of each, so corresponding elements are added,
+ * and only elements that the rank will update are sent. At stage 0 gradients are whole, and whole
+ * tensors are summed; the bits are the same, because sums are elementwise. */
 #include "model/core/min_max.h"
 #include "parallel/zero/state.h"
 

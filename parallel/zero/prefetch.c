@@ -1,11 +1,11 @@
 /* prefetch.c -- see prefetch.h.
  *
- * At first every use is a separate stay of two points. Then stays of the same unit are joined over
- * short gaps, shortest first, if this does not exceed the limit of live elements. Then each stay,
- * in order, begins as early as the limit and the bucket allow. Positions in the buffer are assigned
- * first come, first fit. Gaps between positions may make the buffer longer than the limit. Then
- * everything is repeated with a smaller limit, and in the last attempt with at most two stays at a
- * time, one at each end of the buffer. */
+ * Stays and points are defined in prefetch.h. At first every use is a separate stay of two points.
+ * Then stays of the same unit are joined over short gaps, shortest first, if this does not exceed
+ * the limit of live elements. Then each stay, in order, begins as early as the limit and the bucket
+ * allow. Positions in the buffer are assigned first come, first fit. Gaps between positions may
+ * make the buffer longer than the limit. Then everything is repeated with a smaller limit, and in
+ * the last attempt with at most two stays at a time, one at each end of the buffer. */
 #include "parallel/zero/prefetch.h"
 
 #include "model/core/check.h"

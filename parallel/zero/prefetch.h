@@ -7,12 +7,12 @@
 #include "model/param/store.h"
 
 typedef struct {
-    int64_t prefetch_bucket_size; /* at most so many elements are gathered ahead of their use at any
-                                     time */
-    int64_t max_live_parameters;  /* at most so many elements are gathered at any time; at least
+    int64_t prefetch_bucket_size; /* limit of the elements that are gathered ahead of their use at
+                                     any time */
+    int64_t max_live_parameters;  /* limit of the elements in the buffer at any time; at least
                                      gathers_least */
-    int64_t max_reuse_distance;   /* a unit is kept between two of its uses if at most so many
-                                   * elements are used in between */
+    int64_t max_reuse_distance;   /* a unit is kept between two of its uses if the units used in
+                                     between have at most this many elements */
 } GatherLimits;
 
 /* A stay: the time during which a unit's weights are in the buffer. Points are uses of weights,

@@ -62,7 +62,7 @@ typedef struct {
     /* The event after an update of this rank's shards on another stream. NULL: there was no such
      * update, or work that reads the shards already waits for it. */
     Event *updated;
-    int turn;              /* its number in the order in which all units were last updated */
+    int turn;              /* the unit's number in the order in which all units were last updated */
     Event *gathered_after; /* the latest update for which the comm stream waited before it recorded
                               `ready`; NULL: there is none, or the compute stream has waited for it,
                               too */

@@ -31,7 +31,8 @@ static void zero_step_begin(ParamStore *base, const Use *uses, int64_t n)
         s->unit[uses[i].unit].releases += uses[i].gradient;
         s->makes_gradients |= uses[i].gradient;
     }
-    /* The step may begin with a wait for another stage; meanwhile its first weights are gathered.
+    /* The step may begin with a wait for another stage, so the gathers of its first weights are
+     * issued here and run during this wait.
      */
     zero_ask_ahead(s);
 }

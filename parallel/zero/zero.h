@@ -39,8 +39,8 @@ typedef struct {
     bool overlap_comm;
     bool updates_apart; /* updates run on their own stream, so the first updated unit is gathered
                          * alone, to avoid waiting for the others */
-    /* Collectives of consecutive units are issued as one group of up to so many elements. A larger
-     * unit is a group of its own. */
+    /* Collectives of consecutive units are issued as one group, which has up to this many elements.
+     * A larger unit is a group of its own. */
     int64_t reduce_bucket_size, allgather_bucket_size;
     /* Stage 3: the limits of gathers (prefetch.h). Units of up to param_persistence_threshold
      * elements are stored whole, up to model_persistence_threshold elements together. */

@@ -196,7 +196,7 @@ static void test_the_check_detects_micro_batches_in_the_wrong_order(void **state
     schedule_free(&s[1]);
 }
 
-/* No fewer micro-batches than the returned number halve the bubble. */
+/* The returned number of micro-batches halves the bubble, and no smaller number does. */
 static void test_the_bubble_is_halved_by_the_fewest_micro_batches(void **state)
 {
     (void)state;

@@ -17,8 +17,8 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Returns the number of groups of micro-batches: each group has at least as many as there are
- * stages. */
+/* Returns the number of groups of micro-batches. Each group has at least as many micro-batches as
+ * there are stages, unless a step has fewer. */
 static int64_t groups_of(const ScheduleSpec *spec)
 {
     return spec->micros < spec->stages ? 1 : spec->micros / spec->stages;

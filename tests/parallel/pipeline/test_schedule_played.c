@@ -51,7 +51,8 @@ static void test_bug_34_fewer_micro_batches_than_stages_run_to_the_end(void **st
         }
 }
 
-/* Removes so many slots of a chunk and so many batches. */
+/* Distributes the micro-batches of a chunk over `slots` slots, and those of the stage over
+ * `batches` batches. */
 static void set_places(Schedule *s, int chunk, int slots, int batches)
 {
     for (int64_t i = 0; i < s->n; i++) {
@@ -63,8 +64,8 @@ static void set_places(Schedule *s, int chunk, int slots, int batches)
 
 static int too_few;
 
-/* Removes one slot of each chunk and one batch, if there are several; with many stages, only on
- * some. */
+/* Removes one slot of each chunk in turn, then one batch, if there are several. With many stages,
+ * does so only on some of them. */
 static void check_too_few(const ScheduleSpec *spec)
 {
     enum { LONG = 20000 };
@@ -99,7 +100,8 @@ static void test_bug_31_one_slot_or_batch_too_few_is_detected(void **state)
     assert_true(too_few > 1000 / turns_every(10));
 }
 
-/* The simplest order: each message on its own, sends before receives. */
+/* Rewrites the schedule in the simplest order: each message is a group of its own, and of the
+ * messages of one moment the sends come before the receives. */
 static int64_t send_first(Schedule *s)
 {
     Action *action = must_alloc((size_t)(s->n + s->n_transfers) * sizeof *action);
@@ -200,7 +202,7 @@ static bool change(Schedule *s, uint64_t draw)
 }
 
 /* The check at a run's start accepts exactly what the simulation accepts. */
-static void test_the_check_accepts_exactly_what_the_simulation_accepts(void **state)
+static void test_the_check_accepts_a_schedule_if_and_only_if_the_simulation_does(void **state)
 {
     (void)state;
     enum { CASES = 5000 };
@@ -234,7 +236,7 @@ int main(void)
         cmocka_unit_test(test_bug_31_one_slot_or_batch_too_few_is_detected),
         cmocka_unit_test(test_bug_34_fewer_micro_batches_than_stages_run_to_the_end),
         cmocka_unit_test(test_bug_29_sending_before_receiving_deadlocks),
-        cmocka_unit_test(test_the_check_accepts_exactly_what_the_simulation_accepts),
+        cmocka_unit_test(test_the_check_accepts_a_schedule_if_and_only_if_the_simulation_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,8 +15,8 @@
 
 enum { MOST_BLOCKS = 12, MOST_RUNS = 6 };
 
-/* Tries all splits, those with the shortest first range first. A later one is better only if it
- * costs less. */
+/* Tries all splits, those with the shortest first range first. A split that comes later replaces
+ * the best one only if it costs less. */
 typedef struct {
     const int64_t *cost; /* of each block; the first includes the embedding, the last the head */
     int blocks, runs;

@@ -54,8 +54,9 @@ static void near(const char *what, double got, double published, double bound)
 
 /* ---- published measurements ------------------------------------------------------------------ */
 
-/* cuBLAS in bf16 (pranjalssh/fast.cu README.md; 8192 cubed on an H200 also measured: 769 to 798,
- * mean 788). The others are the shares of 790 TFLOP/s that the products of a layer of GPT-2 reach.
+/* TFLOP/s of cuBLAS in bf16 (pranjalssh/fast.cu README.md). The product of 8192 x 8192 x 8192 was
+ * also measured on an H200: 769 to 798, mean 788. The rates with a factor are the shares of 790
+ * TFLOP/s that the products of layers of GPT-2 and Llama reach.
  */
 static void predicted_products_are_about_as_fast_as_measured_ones(void **state)
 {
@@ -84,7 +85,8 @@ static void predicted_products_are_about_as_fast_as_measured_ones(void **state)
 }
 
 /* FlashAttention-2 on H100, causal, 16,384 tokens in all, 2048 columns (flash3_fp16_fwd.png,
- * flash2_h100_fwd_bwd_benchmark.png). FLOP of both directions are 3.5 times those of forward. */
+ * flash2_h100_fwd_bwd_benchmark.png). `both` is forward and backward together, with 3.5 times the
+ * FLOP of forward. */
 static void predicted_attention_is_about_as_fast_as_measured(void **state)
 {
     static const struct {
@@ -111,7 +113,7 @@ static void predicted_attention_is_about_as_fast_as_measured(void **state)
 }
 
 /* Norms of cuDNN on an H200 (cudnn-frontend, benchmark/norms/results/h200): bytes read and written
- * by the seconds they take; and the largest sum on an H100 (quack: 89.7 % of the peak). */
+ * per second; and the largest sum on an H100 (quack: 89.7 % of the peak). */
 static void predicted_memory_speeds_are_close_to_measured_ones(void **state)
 {
     Hardware h200 = layout_machine("h200"), h100 = layout_machine("h100");

@@ -1,6 +1,6 @@
-/* test_cost_links.c -- tests the costs of what crosses links: collectives and messages, which never
- * fall when bytes or nodes grow and have all network interfaces of a group's ranks, and updates of
- * states on the host. */
+/* test_cost_links.c -- tests the costs of what crosses links: collectives and messages, which take
+ * longer with more bytes or nodes and use the network interfaces of all ranks of a group, and
+ * updates of optimizer states on the host. */
 #include "parallel/plan/cost.h"
 
 #include "model/kernels/ops.h"
@@ -36,7 +36,7 @@ static void collectives_take_longer_with_more_bytes_and_with_more_nodes(void **s
                                 collective(&h, &COST_OWN, verb, 2 * bytes + 1, 8, 0, stride));
                     assert_true(seconds <= collective(&h, &COST_OWN, verb, bytes, 64, 0, stride));
                 }
-            /* As many ranks take longer if they are on two nodes. */
+            /* The same number of ranks takes longer if they are on two nodes. */
             assert_true(own == 1 || collective(&h, &COST_OWN, verb, 1 << 26, own, 0, 1) <
                                         collective(&h, &COST_OWN, verb, 1 << 26, own, own / 2, 1));
         }
@@ -48,8 +48,8 @@ static void collectives_take_longer_with_more_bytes_and_with_more_nodes(void **s
 
 enum { LARGE = 1 << 30 };
 
-/* Returns the bytes per second on the links of an all-gather, without what does not depend on the
- * bytes. */
+/* Returns the bytes per second that an all-gather moves over a link, leaving out the part of its
+ * time that does not depend on the bytes. */
 static double bus(const Hardware *h, const CostTraits *t, int size, int64_t first, int64_t stride)
 {
     double longer = collective(h, t, COMM_ALL_GATHER, (int64_t)2 * LARGE, size, first, stride),
@@ -111,7 +111,7 @@ static double exchange(const Hardware *h, int to, int from, int64_t bytes)
     return cost_of_node(h, &COST_OWN, &graph, &node);
 }
 
-/* Rank 1 of the group is on node 1 with rank 2, rank 0 on the node before. */
+/* Ranks 1 and 2 of the group are on the same node, rank 0 is on the node before it. */
 static void messages_use_the_link_to_their_peer(void **state)
 {
     Hardware h = layout_machine("h100");
@@ -145,7 +145,8 @@ static double update(const Hardware *h, const CostTraits *t, int64_t bytes, int6
     return cost_of_node(h, t, NULL, &node);
 }
 
-/* Half of the bytes cross the link each way, beside those in the device's memory. */
+/* Half of the bytes on the host cross the link each way, while the other bytes are moved in the
+ * device's memory. */
 static void updates_of_offloaded_states_use_the_host_link(void **state)
 {
     CostTraits half = COST_OWN;
@@ -161,7 +162,7 @@ static void updates_of_offloaded_states_use_the_host_link(void **state)
         }
         is(update(&h, &COST_OWN, bytes, of_host), h.launch + 0.5 * of_host / h.host_bandwidth);
         is(update(&h, &half, bytes, of_host), h.launch + of_host / h.host_bandwidth);
-        /* Few bytes cross it while the others are moved. */
+        /* Few bytes cross the link in less time than the others take in the device's memory. */
         is(update(&h, &COST_OWN, bytes + 1000, 1000), inside);
     }
 }

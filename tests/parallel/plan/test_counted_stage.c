@@ -21,7 +21,7 @@ static const Hardware h100 = {.name = "h100", .cuda = true, .device = {90, (int6
 typedef struct {
     const char *config; /* a preset */
     int pp, dp, tp, micros;
-    const char *more[3]; /* other --set */
+    const char *more[3]; /* other --set arguments */
 } World;
 
 static const Config *read_config(const World *w)
@@ -81,7 +81,8 @@ static const World worlds[] = {
       "parallel.sequence_parallel=true"}},
 };
 
-/* The first rank of each stage, which plan_stages plans, has what others of its stage have. */
+/* plan_stages plans the first rank of each stage. It must need the same memory and make the same
+ * calls as other ranks of the stage (except for what `difference` says). */
 static void test_one_rank_stands_for_its_stage_in_a_world_of_65536(void **state)
 {
     const double most = getenv("TEST_SAMPLE") ? 30 : 2;
@@ -127,9 +128,9 @@ static int64_t bytes_of(const StagePlan *plan, OpId op)
     return bytes;
 }
 
-/* With attention for Hopper, the gradients of the biases of q, k and v are outputs of attention,
- * and not of a linear: in f32, added to by the second micro-batch. */
-static void test_the_plan_computes_bias_gradients_where_the_device_does(void **state)
+/* With attention for Hopper, the gradients of the biases of q, k and v are outputs of the attention
+ * op and not of a linear op. They are in f32, and the second micro-batch adds to them. */
+static void test_bias_gradients_are_planned_in_the_op_that_computes_them(void **state)
 {
     enum { BLOCKS = 12, BYTES = 3 * 768 * 4 };
     int64_t attention[2], linear[2];
@@ -171,7 +172,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_rank_stands_for_its_stage_in_a_world_of_65536),
-        cmocka_unit_test(test_the_plan_computes_bias_gradients_where_the_device_does),
+        cmocka_unit_test(test_bias_gradients_are_planned_in_the_op_that_computes_them),
         cmocka_unit_test(test_more_ranks_than_possible_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
-/* test_llmc_runs.c -- compares plans by the presets with the published steps of llm.c, a program of
- * the same kind as this one: C and CUDA, fused kernels, bf16, ZeRO 1 on one node of eight GPUs.
- * Nothing is fitted to these runs, and no trait of the program is assumed. */
+/* test_llmc_runs.c -- compares the step times that plans predict with the presets' machine files
+ * with the published step times of llm.c, a program of the same kind as this one: C and CUDA, fused
+ * kernels, bf16, ZeRO 1 on one node of eight GPUs. Nothing is fitted to these runs, and no trait of
+ * the program is assumed. */
 #include "model/core/check.h"
 #include "parallel/plan/plan.h"
 
@@ -12,9 +13,10 @@
 
 #include <cmocka.h>
 
-/* karpathy/llm.c @f1e2ace, scripts/run_gpt2_*.sh: about 300 ms, 820 ms, 1.7 s, 2.7 to 2.8 s. The
- * first row: KellerJordan/modded-nanogpt @f411b3d, records/track_1_short/2024-10-13_llmc. A step
- * has 1024 tokens in each sequence, and `sequences` on all GPUs. */
+/* The published step times: karpathy/llm.c @f1e2ace, scripts/run_gpt2_*.sh: about 300 ms, 820 ms,
+ * 1.7 s, 2.7 to 2.8 s. The first row: KellerJordan/modded-nanogpt @f411b3d,
+ * records/track_1_short/2024-10-13_llmc. A step has `sequences` sequences of 1024 tokens on all
+ * GPUs together. */
 static const struct {
     const char *what, *machine;
     int layers, width, heads, micro, sequences;

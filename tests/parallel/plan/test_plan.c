@@ -1,6 +1,6 @@
 /* test_plan.c -- tests that the parts of a plan fit together: parts of a step add up to it, a long
- * step that is only recorded in part equals one that is recorded whole, and what is said about
- * memory follows from the stages. */
+ * step that is only recorded in part equals one that is recorded whole, and whether the plan fits
+ * into memory follows from the needs of its stages. */
 #include "parallel/plan/plan.h"
 
 #include "model/core/check.h"
@@ -34,7 +34,8 @@ static Hardware machine(const char *name)
     return hardware;
 }
 
-/* Returns a small model's config with these --set, for 24 ranks and so many micro-batches. */
+/* Returns a small model's config with these --set arguments, for 24 ranks and `micros`
+ * micro-batches. */
 static const Config *read_config(const char *const *set, int micros, const Hardware *hardware)
 {
     static const char text[] =
@@ -162,7 +163,7 @@ static void test_a_long_step_equals_one_that_is_recorded_whole(void **state)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static void test_a_plan_fits_exactly_if_its_largest_stage_fits(void **state)
+static void test_a_plan_fits_if_and_only_if_its_largest_stage_fits(void **state)
 {
     Hardware hardware = machine("h100");
     (void)state;
@@ -181,7 +182,7 @@ static void test_a_plan_fits_exactly_if_its_largest_stage_fits(void **state)
         assert_int_equal(plan.device.margin, (int64_t)(0.03 * (double)all));
         assert_int_equal(plan.device.room, all - plan.device.margin - hardware.workspace_bytes);
         plan_free(&plan);
-        /* A device with exactly as much room, and one with a byte less. */
+        /* First a device with exactly the memory that is needed, then one with a byte less. */
         for (int less = 0; less < 2; less++) {
             Hardware small = hardware;
             Config without = *config;
@@ -262,7 +263,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_parts_of_a_step_add_up_to_it),
         cmocka_unit_test(test_a_long_step_equals_one_that_is_recorded_whole),
-        cmocka_unit_test(test_a_plan_fits_exactly_if_its_largest_stage_fits),
+        cmocka_unit_test(test_a_plan_fits_if_and_only_if_its_largest_stage_fits),
         cmocka_unit_test(test_ranks_on_cpus_share_the_memory_of_their_node),
         cmocka_unit_test(test_values_that_depend_on_the_device_follow_the_machine_file),
         cmocka_unit_test(test_a_config_for_another_kind_of_device_is_refused),

@@ -48,8 +48,9 @@ static void near(double got, double expected, double bound)
     if (!(fabs(got / expected - 1) <= bound)) fail_msg("%g, not %g", got, expected);
 }
 
-/* With TF32 the products take less time by the ratio of the peaks, but for launches and products
- * that memory bounds; nothing else of the step changes. The share of the peak is that of TF32's. */
+/* With TF32 the time of the products falls by the ratio of the peaks, except for launches and for
+ * products that memory bandwidth limits; nothing else of the step changes. mfu6 is then a share of
+ * the TF32 peak. */
 static void tf32_speeds_up_the_products(void **state)
 {
     (void)state;
@@ -70,7 +71,8 @@ static void tf32_speeds_up_the_products(void **state)
     end(&rough);
 }
 
-/* A node writes what it can; the storage system is not faster for more nodes than fill it. */
+/* Each node writes at its own bandwidth, until the nodes together reach the full bandwidth of the
+ * storage system; then more nodes make saves no faster. */
 static void few_nodes_do_not_use_the_full_bandwidth_of_shared_storage(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* test_plan_offload.c -- plans with states of the optimizer on the host: what a rank keeps by
- * precision, what fits a card of 24 GB and what is written where it does not, and the time of
- * updates over the link. */
+/* test_plan_offload.c -- plans with states of the optimizer on the host: how many bytes a rank
+ * keeps in each precision, what fits a card of 24 GB, which remedy a plan names if it does not fit,
+ * and the time of updates over the link. */
 #include "parallel/plan/plan.h"
 
 #include "model/core/check.h"
@@ -30,7 +30,7 @@ static Hardware preset(const char *machine)
     return hardware;
 }
 
-/* A plan and its config, whose offload is set after it was read. */
+/* A plan and its config, whose offload_optimizer section is set after the config was read. */
 typedef struct {
     const Config *read;
     Config config;
@@ -96,7 +96,8 @@ static void end_memory(Planned *p)
 
 #define MOMENTS "bf16.bf16_optimizer_states=true"
 
-/* Bytes of a parameter's weight, gradient and states on the device, and of those on the host. */
+/* `device`: bytes of a parameter's weight, gradient and optimizer states on the device. `host`:
+ * bytes of its states on the host. */
 static void the_bytes_of_a_parameter_follow_from_its_dtypes(void **state)
 {
     (void)state;
@@ -123,7 +124,7 @@ static void the_bytes_of_a_parameter_follow_from_its_dtypes(void **state)
         print_message("%-40s %9.2f %9.2f %10.1f %10.1f %10.1f B %10.1f B\n", row[i].what,
                       device / n, host / n, device / 1e9, host / 1e9, 70 / (device / n),
                       20 / (device / n));
-        /* Units are padded. */
+        /* The planned bytes are a little more, because units are padded. */
         if (fabs(device / n - row[i].device) > 0.02 || fabs(host / n - row[i].host) > 0.02)
             fail_msg("%s: %g and %g bytes", row[i].what, device / n, host / n);
         end(p);
@@ -150,8 +151,8 @@ static void a_node_holds_the_offloaded_states_of_its_ranks(void **state)
     }
 }
 
-/* A host that fits leaves as much free as the run does: 2 GB or 5 % beside page-locked memory, if
- * memory_margin is less. */
+/* A plan keeps as much host memory free as the run does. If there is page-locked memory, that is 2
+ * GB or 5 %, whichever is less, unless memory_margin is more. */
 static void a_plan_leaves_as_much_host_memory_free_as_the_run(void **state)
 {
     (void)state;
@@ -202,7 +203,8 @@ static void gpt2_1558m_fits_a_card_of_24_gb_with_states_on_the_host(void **state
     assert_true(p->plan.fits);
     assert_in_range(p->plan.device.needed, 9.3e9, 10.1e9);
     assert_in_range(p->plan.stage[0].memory.offloaded, 18.6e9, 18.8e9);
-    /* Each update crosses the link; what the next forward pass does not hide is a part of the step.
+    /* The states cross the link in each update; the time that the next forward pass does not hide
+     * is part of the step.
      */
     double link = (double)p->plan.stage[0].memory.offloaded / h.host_bandwidth;
     assert_true(p->plan.step.exposed_host > 0.5 * link && p->plan.step.exposed_host < link);
@@ -210,7 +212,8 @@ static void gpt2_1558m_fits_a_card_of_24_gb_with_states_on_the_host(void **state
     assert_false(fits(&h, 0));
 }
 
-/* The ratio that is named is the least that fits a GPU, or the largest that fits its host. */
+/* The remedy names the least ratio that fits the GPU or, if only the host lacks memory, the largest
+ * that fits the host. */
 static void a_plan_that_does_not_fit_names_the_ratio_that_fits(void **state)
 {
     (void)state;
@@ -231,7 +234,7 @@ static void a_plan_that_does_not_fit_names_the_ratio_that_fits(void **state)
             &h, ratio,
             "no ratio of zero_optimization.offload_optimizer fits: with 0.22 a node lacks 1.5 GiB, "
             "with 0.13 a GPU lacks 1.5 GiB");
-    /* Where each rank has all states. */
+    /* With two ranks, the remedy also proposes ZeRO stage 1, unless the config already has it. */
     h = preset("rtx4090");
     for (int stage = 0; stage <= 1; stage++) {
         h.device.bytes = (int64_t)(stage == 0 ? 25e9 : 20e9);
@@ -243,7 +246,7 @@ static void a_plan_that_does_not_fit_names_the_ratio_that_fits(void **state)
         assert_int_equal(named, stage == 0);
         end(two);
     }
-    /* Without states the model is still too large. */
+    /* On this GPU the model is too large even without optimizer states, so there is no remedy. */
     h = preset("rtx4090");
     h.device.bytes = (int64_t)6e9;
     Planned *p = plan_of("configs/gpt2_1558m.json", &h, 1, 0, stage_3);
@@ -252,7 +255,8 @@ static void a_plan_that_does_not_fit_names_the_ratio_that_fits(void **state)
     end(p);
 }
 
-/* What so many hundredths on the host leave of each memory, in bytes, if it has none. */
+/* Bytes that a plan needs of each memory with k hundredths of the states on the host, for k = 0 to
+ * 100; `offloaded`: of `host`, the bytes of states. */
 typedef struct {
     int64_t device[101], host[101], offloaded[101];
 } Needs;
@@ -268,16 +272,18 @@ static void count_needs(Needs *needs, const Hardware *h, const char *const set[S
     }
 }
 
-/* Returns what may be used of the host with so many hundredths: all but 3 %, or 5 % (these hosts
- * are small) beside page-locked memory. */
+/* Returns how much host memory a plan may use with k hundredths of the states on the host: all but
+ * 3 %, or all but 5 % if some of it is page-locked (5 % and not 2 GB, because these hosts are
+ * small). */
 static int64_t host_room(const Hardware *h, const Needs *needs, int k)
 {
     double bytes = (double)h->host_bytes;
     return h->host_bytes - (int64_t)((needs->offloaded[k] > 0 ? 0.05 : 0.03) * bytes);
 }
 
-/* Fails unless a plan with this ratio, none if it is below 0, has the remedy that trying all ratios
- * finds. Returns whether it has one. */
+/* Fails unless the remedy of a plan with this ratio (below 0: without offload) is the one that
+ * trying all ratios finds. Returns the kind of the answer: 'f': the plan fits; 'r' or 'l': the
+ * smallest or the largest ratio that fits; 'n': no ratio fits; '-': there is no remedy. */
 static char check_remedy(const Hardware *h, const Needs *needs, double ratio,
                          const char *const set[SETS])
 {
@@ -315,7 +321,8 @@ static char check_remedy(const Hardware *h, const Needs *needs, double ratio,
     return given;
 }
 
-/* Every kind of answer, for states that are on the device, or on the host in part or all. */
+/* Tests every kind of answer, for configs with all states on the device, and with some or all on
+ * the host. */
 static void the_proposed_ratio_equals_the_result_of_trying_all_ratios(void **state)
 {
     (void)state;
@@ -326,7 +333,8 @@ static void the_proposed_ratio_equals_the_result_of_trying_all_ratios(void **sta
     Hardware h = preset("rtx4090");
     Needs needs;
     for (size_t d = 0; d < sizeof room / sizeof *room; d++) {
-        /* Chunks of the head depend on the device's memory. */
+        /* The size of the head's chunks depends on the device's memory, so the needs are counted
+         * for each device. */
         h.device.bytes = (int64_t)room[d] + h.workspace_bytes;
         count_needs(&needs, &h, set);
         for (size_t n = 0; n < sizeof room / sizeof *room; n++)

@@ -24,8 +24,8 @@ static Hardware preset(const char *machine)
     return hardware;
 }
 
-/* Plans a small model that is to save after every 10 of 95 steps: 10 times. `set` has up to SETS
- * settings; the others are NULL. Free with `end`. */
+/* Plans a small model that saves after every 10 of 95 steps and at the end: 10 times. `set` has up
+ * to SETS settings; the others are NULL. Free with `end`. */
 static Plan plan_of(const Hardware *hardware, int ranks, const char *const set[SETS])
 {
     static const char text[] =
@@ -62,7 +62,8 @@ static void near(double got, double expected)
     if (!(fabs(got - expected) <= 1e-9 * expected)) fail_msg("%.12g, not %.12g", got, expected);
 }
 
-/* Checks what training waits for in the whole run, and the run's length. */
+/* Checks for how many seconds training waits for snapshots and for writes in the whole run, and how
+ * long the run takes. */
 static void waits(const Plan *plan, double snapshots, double written)
 {
     double step = plan->step.seconds;
@@ -75,8 +76,9 @@ static void waits(const Plan *plan, double snapshots, double written)
 static const char *const on[SETS] = {"checkpoint.async=true"}, *const off[SETS] = {
                                                                    "checkpoint.async=false"};
 
-/* Of ten asynchronous saves the last one alone is waited for; of the others, the copy of what the
- * writer writes, which reads and writes memory. */
+/* Of ten saves training waits only for the last one until it is written. For each of the others it
+ * waits for the snapshot: a copy in memory of what the writer writes, which reads and writes
+ * memory. */
 static void training_waits_for_snapshots_and_for_the_last_save_only(void **state)
 {
     (void)state;
@@ -93,7 +95,8 @@ static void training_waits_for_snapshots_and_for_the_last_save_only(void **state
     end(&plan);
 }
 
-/* Synchronous saves take as long as the disk, and nothing else of the plan differs but memory. */
+/* With synchronous saves training waits for the disk. Apart from that and from the memory, the plan
+ * is the same as with asynchronous saves. */
 static void training_waits_for_the_disk_if_saves_are_synchronous(void **state)
 {
     (void)state;
@@ -104,7 +107,7 @@ static void training_waits_for_the_disk_if_saves_are_synchronous(void **state)
     assert_true(plan.step.seconds == with.step.seconds && plan.save_seconds == with.save_seconds);
     assert_int_equal(with.device.needed - plan.device.needed, with.snapshot);
     waits(&plan, 0, 10 * plan.save_seconds);
-    /* However slow the disk is, a save that is waited for finds no other one pending. */
+    /* However slow the disk is, no earlier save is pending when a synchronous save begins. */
     assert_true(plan_pending_seconds(&plan, 0, 10) == 0);
     assert_true(last.snapshot == 0 && last.snapshot_missing == 0 && last.saves == 1);
     waits(&last, 0, last.save_seconds);
@@ -114,7 +117,7 @@ static void training_waits_for_the_disk_if_saves_are_synchronous(void **state)
 }
 
 /* With one byte less than the snapshots need, saves are synchronous, and the plan says that one
- * byte is missing; it fits all the same. */
+ * byte is missing; the plan still fits. */
 static void the_plan_says_how_much_memory_a_snapshot_lacks(void **state)
 {
     (void)state;
@@ -184,10 +187,10 @@ static void snapshots_take_the_time_of_the_slowest_link_that_they_use(void **sta
     }
 }
 
-/* What the ranks divide, a writer receives in any save: training waits for that with the snapshot,
- * or with a save that is synchronous, as the last one of a run always is. Only the disk's share
- * can be pending. */
-static void synchronous_saves_receive_tensors_as_snapshots_do(void **state)
+/* In every save a writer receives the parts of the tensors that other ranks hold. Training waits
+ * for that while the snapshot is taken or, if the save is synchronous (as the last one of a run
+ * always is), during the save. Only the writing to disk can be pending. */
+static void writers_of_synchronous_saves_also_receive_tensors_of_other_ranks(void **state)
 {
     (void)state;
     static const struct {
@@ -228,7 +231,7 @@ int main(void)
         cmocka_unit_test(the_plan_says_how_much_memory_a_snapshot_lacks),
         cmocka_unit_test(a_save_waits_until_the_previous_save_is_written),
         cmocka_unit_test(snapshots_take_the_time_of_the_slowest_link_that_they_use),
-        cmocka_unit_test(synchronous_saves_receive_tensors_as_snapshots_do),
+        cmocka_unit_test(writers_of_synchronous_saves_also_receive_tensors_of_other_ranks),
     };
     return cmocka_run_group_tests_name("a plan's saves", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* test_published.c -- compares plans of runs of other programs with their published step times.
- * What counts are families of runs that the constants were not fitted to. */
+ * What matters are the errors for families of runs to which the constants were not fitted. */
 #include "model/core/check.h"
 #include "tests/support/plan/published_fit.h"
 #include "tests/support/support.h"
@@ -15,8 +15,9 @@
 
 #include <cmocka.h>
 
-/* Fitted by published_fit to the runs on a machine, without one family ("": with all). Each commit
- * checks one of these fits. TEST_FIT=1 makes all of them again, in a minute, and prints them.
+/* Constants that published_fit has fitted to the runs on a machine, leaving out one family of runs
+ * ("": none). Each commit checks one of these fits. TEST_FIT=1 repeats all fits, which takes a
+ * minute, and prints them.
  */
 static const struct {
     const char *machine, *left_out;
@@ -62,8 +63,8 @@ static bool heavy(const PublishedRun *run)
     return (int64_t)run->layers * run->batch / (run->dp * run->micro) > 2000;
 }
 
-/* Predictions with constants that were fitted to all runs on the machine, to the other families,
- * and with those of the machine file. */
+/* Errors of predictions with three sets of constants: `all` fitted to all runs on the machine,
+ * `left_out` fitted to the other families only, `file` taken from the machine file. */
 typedef struct {
     Errors all, left_out, file;
 } Predictions;
@@ -89,8 +90,8 @@ static double predict(const RecordedRun *recorded, const Fitted *fitted, Errors 
     return 100 * add_error(errors, published_predict(recorded, fitted), recorded->run);
 }
 
-/* What a fit makes smallest (published_fit.h), with its constants, and with each of them a little
- * smaller or larger. */
+/* The sum that a fit minimises (published_fit.h), with the fitted constants and with each of them a
+ * little smaller or larger. */
 typedef struct {
     int fit; /* in fits */
     double squares[1 + 2 * FITTED];
@@ -121,7 +122,8 @@ static void add_neighbours(Neighbours *n, const RecordedRun *recorded)
     }
 }
 
-/* Returns what a fit makes smallest; beyond the bounds it is infinite. */
+/* Returns the value that a fit minimises, for neighbour i; infinite if its constants are outside
+ * their bounds. */
 static double misfit(const Neighbours *n, int i)
 {
     const Fitted f = neighbour(n, i);
@@ -162,7 +164,7 @@ static void add_errors(Errors *to, Errors *from)
 }
 
 /* Where sanitizers make tests slow (TEST_SAMPLE), the runs of many micro-batches are left out, and
- * only the worst error is checked. Runs that are not fitted to count in every column. */
+ * only the worst error is checked. Runs that no fit uses count in every column. */
 static void test_predictions_are_close_to_published_step_times(void **state)
 {
     (void)state;
@@ -219,7 +221,7 @@ static void free_runs(RecordedRun *recorded, int n)
         published_free(&recorded[i]);
 }
 
-/* With TEST_FIT: the constants in the table above are what the fit gives. */
+/* With TEST_FIT: repeats the fits, whose results must be the constants in the table above. */
 static void test_the_stored_constants_equal_the_result_of_the_fit(void **state)
 {
     (void)state;
@@ -253,7 +255,8 @@ static double worst_error(const RecordedRun *recorded, int n, const Fitted *f)
     return errors.worst;
 }
 
-/* Runs that take exactly what some constants predict are fitted with about these constants. */
+/* If the times of runs are exactly those that some constants predict, a fit finds about these
+ * constants. */
 static void test_a_fit_to_made_up_runs_finds_the_constants_they_were_made_with(void **state)
 {
     (void)state;

@@ -74,7 +74,7 @@ static void test_communication_is_exposed_only_while_compute_waits_for_it(void *
 }
 
 /* The compute stream waits for the tp stream, which waits for the comm stream, which waits for a
- * copy: each gets the time that it took. */
+ * copy: the idle time is divided among these nodes by the time that each took. */
 static void test_idle_time_is_divided_among_the_chain_of_nodes_waited_for(void **state)
 {
     (void)state;
@@ -97,9 +97,9 @@ static void test_idle_time_is_divided_among_the_chain_of_nodes_waited_for(void *
     made_step_free(&s);
 }
 
-/* The next forward waits for a unit whose states lie on the host, and a gather of another unit
- * waits for its update; only what compute waits for counts. */
-static void test_updates_on_their_stream_are_exposed_where_compute_waits(void **state)
+/* The next forward pass waits for the update of a unit whose states are on the host, and the gather
+ * of another unit waits for that unit's update. Only the wait of the compute stream counts. */
+static void test_host_updates_are_exposed_only_while_compute_waits_for_them(void **state)
 {
     (void)state;
     Step s = {.stages = 1};
@@ -154,8 +154,8 @@ static void test_a_step_ends_with_its_last_stream(void **state)
     made_step_free(&two);
 }
 
-/* Every field is a number of seconds, so each value is set as one of an array. */
-static void test_no_field_of_a_stage_is_left_out_of_a_sum(void **state)
+/* Every field of StageTime is a double, so the test sets them all as elements of an array. */
+static void test_sums_of_step_times_include_every_field(void **state)
 {
     enum { FIELDS = sizeof(StageTime) / sizeof(double) };
     double a[FIELDS], b[FIELDS];
@@ -228,8 +228,8 @@ static void test_sender_and_receiver_wait_for_whichever_is_late(void **state)
     made_step_free(&s);
 }
 
-/* Messages with both neighbours that are carried out together: the middle stage waits for the later
- * one, and its partners only for the middle stage. */
+/* Messages with both neighbours that are sent as one group: the middle stage waits for the later of
+ * its two neighbours, and the neighbours wait only for the middle stage. */
 static void test_messages_sent_together_wait_for_all_peers(void **state)
 {
     (void)state;
@@ -248,8 +248,9 @@ static void test_messages_sent_together_wait_for_all_peers(void **state)
     made_step_free(&s);
 }
 
-/* The k-th message to a rank is the k-th that it receives from there, whatever comes in between. */
-static void test_messages_match_in_their_order(void **state)
+/* The k-th message that a rank sends to another is the k-th that the other receives from it,
+ * whatever else they do in between. */
+static void test_messages_are_matched_by_their_order(void **state)
 {
     (void)state;
     Step s = {.stages = 2};
@@ -322,13 +323,13 @@ int main(void)
         cmocka_unit_test(test_an_empty_step_takes_no_time),
         cmocka_unit_test(test_communication_is_exposed_only_while_compute_waits_for_it),
         cmocka_unit_test(test_idle_time_is_divided_among_the_chain_of_nodes_waited_for),
-        cmocka_unit_test(test_updates_on_their_stream_are_exposed_where_compute_waits),
+        cmocka_unit_test(test_host_updates_are_exposed_only_while_compute_waits_for_them),
         cmocka_unit_test(test_a_step_ends_with_its_last_stream),
-        cmocka_unit_test(test_no_field_of_a_stage_is_left_out_of_a_sum),
+        cmocka_unit_test(test_sums_of_step_times_include_every_field),
         cmocka_unit_test(test_a_message_begins_when_both_sides_have_reached_it),
         cmocka_unit_test(test_sender_and_receiver_wait_for_whichever_is_late),
         cmocka_unit_test(test_messages_sent_together_wait_for_all_peers),
-        cmocka_unit_test(test_messages_match_in_their_order),
+        cmocka_unit_test(test_messages_are_matched_by_their_order),
         cmocka_unit_test(test_only_stages_of_the_same_group_wait_for_each_other),
         cmocka_unit_test(test_tensor_parallel_sums_of_another_stage_are_bubble),
     };

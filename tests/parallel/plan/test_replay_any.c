@@ -1,4 +1,4 @@
-/* test_replay_any.c -- replays random graphs, large ones, and such that deadlock. */
+/* test_replay_any.c -- replays random graphs, large graphs, and graphs that deadlock. */
 #include "tests/support/files/child.h"
 #include "tests/support/plan/made_step.h"
 
@@ -16,8 +16,8 @@
 /* ---- any graph ---------------------------------------------------------------------------------
  */
 
-/* Returns the nodes of the step again, merged into another order of issue that each stream allows:
- * each stream keeps its order. */
+/* Sets `to` to the same nodes as `from`, but issued in another, random order. Within each stream
+ * the order stays the same. */
 static void issue_otherwise(Graph *to, const Graph *from, uint64_t seed)
 {
     int64_t next[GRAPH_STREAMS] = {0}, left = from->issued;
@@ -53,7 +53,8 @@ static void test_the_order_in_which_nodes_are_issued_changes_no_time(void **stat
     }
 }
 
-/* A step twice as slow in all its nodes takes exactly twice as long, in all its parts. */
+/* `once` and `twice` return the seconds of a node. If all nodes of a step take twice as long, the
+ * step and all its parts take exactly twice as long. */
 static double once(void *context, int stage, const GraphNode *node)
 {
     (void)context, (void)stage;

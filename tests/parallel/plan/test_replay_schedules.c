@@ -159,7 +159,7 @@ static void compare(Case *c, double most)
 }
 
 /* Calls `visit` for schedules of all kinds, with fewer micro-batches than stages, and with numbers
- * that are no multiples of them. */
+ * of micro-batches that are not multiples of the stages. */
 static void each_schedule(void (*visit)(Case *c))
 {
     static const int stages[] = {1, 2, 3, 4, 8, 16}, micros[] = {1, 3, 8, 19, 32};

@@ -21,14 +21,14 @@
 
 #include <cmocka.h>
 
-/* Copies take no time: on a device that is asked by its ops' names alone, those of the step cannot
- * be told from those of transfers. */
+/* Copies take no time: the simulated device gets only the name of an op, so it cannot distinguish
+ * copies of the step from those of transfers. */
 static double seconds_of(const char *op)
 {
     return strcmp(op, "copy") == 0 ? 0 : (double)(1 + strlen(op) * 7 % 10);
 }
 
-/* A note: the work belongs to a collective or a message. */
+/* Sets the note of a work: 1 if it belongs to a collective or a message, else 0. */
 static void note_call(int64_t *note)
 {
     note[0] = comm_spied().comm != NULL;

@@ -1,5 +1,6 @@
-/* test_search.c -- tests the search for layouts with costs that are made up: it finds what the
- * whole space has, goes from layout to layout, and ends after so much work. */
+/* test_search.c -- tests the search for layouts with made-up costs: it finds the best layouts of
+ * the whole space, tries layouts that are similar to the best ones early, and ends after a given
+ * amount of work. */
 #include "parallel/plan/search.h"
 
 #include "model/core/check.h"
@@ -42,7 +43,8 @@ static double made_up_seconds(void *context, PlanLayout *l, int64_t *work)
     return made_up(m, l);
 }
 
-/* A bound is at most the seconds; that of some that do not fit says so. */
+/* A bound is at most the seconds. For about half of the layouts that do not fit, the bound is
+ * infinite, which says so. */
 static double made_up_bound(void *context, const PlanLayout *l)
 {
     double seconds = made_up(context, l);
@@ -74,7 +76,7 @@ static Candidate small_candidate(int64_t ranks, int64_t heads, int64_t kv, int64
     return c;
 }
 
-static void the_best_layouts_equal_those_of_a_search_of_all_layouts(void **state)
+static void the_search_finds_the_same_best_layouts_as_trying_all_layouts(void **state)
 {
     (void)state;
     int pruned = 0;
@@ -112,7 +114,7 @@ static void the_best_layouts_equal_those_of_a_search_of_all_layouts(void **state
     assert_true(pruned > 50);
 }
 
-static void a_search_that_ends_early_says_how_many_are_left(void **state)
+static void a_search_that_ends_early_says_how_many_layouts_are_left(void **state)
 {
     (void)state;
     Candidate base = small_candidate(8, 8, 8, 4, 48);
@@ -125,7 +127,7 @@ static void a_search_that_ends_early_says_how_many_are_left(void **state)
     assert_int_equal(all.left, 0);
 }
 
-/* The fewer choices differ from one layout, the faster. */
+/* The fewer choices of a layout differ from those of one fixed layout, the faster it is. */
 static double seconds_from_best(void *context, PlanLayout *l, int64_t *work)
 {
     (void)context;
@@ -141,14 +143,15 @@ static double no_bound(void *context, const PlanLayout *l)
     return 0;
 }
 
-/* A number that says nothing about the layout, but calls none much slower than another one. */
+/* A guess that says nothing about the layout: a random number from 1 to 1.4, so no layout seems
+ * much slower than another. */
 static double near_guess(void *context, const PlanLayout *l)
 {
     return 1 + 0.4 * chance(context, l, 5);
 }
 
-/* A tenth of the space is planned. It has all neighbours of the best. */
-static void neighbours_of_the_best_layouts_are_planned_early(void **state)
+/* A tenth of the space is planned, and it must contain all neighbours of the best layout. */
+static void layouts_with_one_choice_unlike_the_best_are_planned_early(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 20; seed++) {
@@ -187,7 +190,7 @@ static void the_search_includes_the_number_of_chunks_in_the_config(void **state)
     assert_true(layouts_with_chunks(1, 11) > 0);
 }
 
-/* Returns whether a candidate with this batch and so many ranks has a legal layout. */
+/* Returns whether the candidate, with this batch and this number of ranks, has a legal layout. */
 static bool has_layout(const Candidate *base, int64_t batch, int64_t ranks)
 {
     Candidate c = *base;
@@ -199,8 +202,8 @@ static bool has_layout(const Candidate *base, int64_t batch, int64_t ranks)
     return n > 0;
 }
 
-/* Where no layout is legal, the nearest changes are those that trying one number after another
- * finds. */
+/* If no layout is legal, the nearest numbers that the search proposes must be those that trying one
+ * number after another finds. */
 static void without_legal_layouts_the_search_finds_the_nearest_change(void **state)
 {
     (void)state;
@@ -218,13 +221,15 @@ static void without_legal_layouts_the_search_finds_the_nearest_change(void **sta
                 more++;
             while (fewer > 0 && !has_layout(&base, batch, fewer))
                 fewer--;
-            /* No layout has more data-parallel ranks than rows, 8 of a stage, and 5 stages. */
+            /* A layout has at most `batch` data-parallel ranks, 8 tensor-parallel ranks and 5
+             * stages. */
             while (further <= 40 * batch && !has_layout(&base, batch, further))
                 further++;
             if (further > 40 * batch) further = 0;
             assert_int_equal(near.ranks[0], fewer);
             assert_int_equal(near.ranks[1], further);
-            /* The nearer of the two sides; the other is that of the same layout. */
+            /* The nearer of the two batches must be the one that was found here; the other belongs
+             * to the same layout. */
             double down = less > 0 ? (double)batch / (double)less : INFINITY,
                    up = (double)more / (double)batch;
             assert_int_equal(near.batch[up < down], up < down ? more : less);
@@ -245,11 +250,11 @@ static void without_legal_layouts_the_search_finds_the_nearest_change(void **sta
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_best_layouts_equal_those_of_a_search_of_all_layouts),
-        cmocka_unit_test(neighbours_of_the_best_layouts_are_planned_early),
+        cmocka_unit_test(the_search_finds_the_same_best_layouts_as_trying_all_layouts),
+        cmocka_unit_test(layouts_with_one_choice_unlike_the_best_are_planned_early),
         cmocka_unit_test(the_search_includes_the_number_of_chunks_in_the_config),
         cmocka_unit_test(without_legal_layouts_the_search_finds_the_nearest_change),
-        cmocka_unit_test(a_search_that_ends_early_says_how_many_are_left),
+        cmocka_unit_test(a_search_that_ends_early_says_how_many_layouts_are_left),
     };
     return cmocka_run_group_tests_name("search", tests, NULL, NULL);
 }

@@ -12,14 +12,15 @@
 
 #include <cmocka.h>
 
-/* The bound is the products of the blocks, each as long as the plan takes it to be: in one part,
- * forward and twice backward, and all but the last once more if they are made again. */
+/* The bound is the time of the products of the blocks, each computed in one part: once forward,
+ * twice backward, and all but the last once more if they are recomputed. */
 static void the_lower_bound_includes_all_products_of_the_blocks(void **state)
 {
     (void)state;
     static const struct {
         const char *path, *machine;
-        int64_t width; /* columns of the product before the activation, in relation to after it */
+        int64_t width; /* columns of the product before the activation, divided by the columns after
+                          it */
     } cases[] = {{"configs/gpt2_124m.json", "a100", 1}, {"configs/llama_160m.json", "h100", 2}};
     for (int i = 0; i < 4; i++) {
         const Hardware h = layout_machine(cases[i / 2].machine);
@@ -52,8 +53,9 @@ static void the_lower_bound_includes_all_products_of_the_blocks(void **state)
     }
 }
 
-/* Where all states are on the host, the backward passes come after their way over the link. Where
- * some are on the device, it may be no shard at all that is on the host. */
+/* If all states are on the host, the backward passes begin only after the states have crossed the
+ * link. If only some are on the host, the bound ignores the link, because possibly no whole shard
+ * is on the host. */
 static void the_lower_bound_includes_the_time_of_the_host_link(void **state)
 {
     (void)state;
@@ -123,7 +125,8 @@ typedef struct {
     double time, bytes;
 } Errors;
 
-/* Plans one of `every` layouts of the config, from the `first` of these on. */
+/* Plans every `every`-th layout of the config, beginning with number `first`, and adds up the
+ * errors of its estimates. */
 static Errors estimate_errors(const SearchSource *source, const char *machine, int64_t first,
                               int64_t every)
 {
@@ -149,7 +152,7 @@ static Errors estimate_errors(const SearchSource *source, const char *machine, i
 }
 
 /* Larger models. Slow builds (TEST_SAMPLE) plan a fifth of the layouts, by turns. */
-static void closed_forms_of_presets_are_lower_bounds_and_close_to_the_plans(void **state)
+static void lower_bounds_are_below_plans_and_estimates_are_close_to_them(void **state)
 {
     (void)state;
     const int64_t turns = turns_every(5), first = turns_first(turns);
@@ -166,15 +169,15 @@ static void closed_forms_of_presets_are_lower_bounds_and_close_to_the_plans(void
     print_message(
         "  %d layouts planned; estimates of the time err by %.1f %%, of the bytes by %.1f %%\n",
         sum.tried, 100 * sum.time / sum.tried, 100 * sum.bytes / sum.tried);
-    /* The bytes are those of the blocks, which decide about models that hardly fit. A part of the
-     * layouts may err by more than all. */
+    /* The estimated bytes are only those of the blocks, which matter most for models that hardly
+     * fit. With only a part of the layouts, the mean error may be larger, so it is not checked. */
     assert_true(sum.tried > 50 / turns &&
                 (turns > 1 || (sum.time / sum.tried < 0.12 && sum.bytes / sum.tried < 0.7)));
 }
 
-/* A slow link decides about the time of a step. Where some states lie on the host, units that are
- * used first are on the device; more micro-batches hide no more. Slow builds (TEST_SAMPLE) plan a
- * third of the layouts, by turns. */
+/* With a slow link to the host, the link determines the time of a step. If some states are on the
+ * host, the states of the units that are used first are on the device. More micro-batches hide no
+ * more of the transfer. Slow builds (TEST_SAMPLE) plan a third of the layouts, by turns. */
 static void estimates_include_the_time_of_the_host_link(void **state)
 {
     (void)state;
@@ -201,7 +204,8 @@ static void estimates_include_the_time_of_the_host_link(void **state)
         const Errors e =
             estimate_errors(&source, row[i].machine, first * row[i].every, turns * row[i].every);
         tried += e.tried;
-        if (e.tried == 0 && turns > 1) continue; /* a row has fewer layouts than there are turns */
+        if (e.tried == 0 && turns > 1)
+            continue; /* this row has fewer layouts than there are turns, so none was planned */
         print_message("  %s on %d %s: %d layouts, estimates of the time err by %.1f %%\n",
                       row[i].path, (int)row[i].world, row[i].machine, e.tried,
                       100 * e.time / e.tried);
@@ -239,7 +243,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_lower_bound_includes_all_products_of_the_blocks),
         cmocka_unit_test(the_lower_bound_includes_the_time_of_the_host_link),
-        cmocka_unit_test(closed_forms_of_presets_are_lower_bounds_and_close_to_the_plans),
+        cmocka_unit_test(lower_bounds_are_below_plans_and_estimates_are_close_to_them),
         cmocka_unit_test(estimates_include_the_time_of_the_host_link),
         cmocka_unit_test(shard_groups_change_the_estimates_only_from_zero_stage_1_on),
     };

@@ -1,6 +1,6 @@
-/* test_search_offload.c -- tests where a search has the optimizer's states: as the config says, or,
- * where it leaves that open, on the GPUs if some layout fits, else the least part that must be on
- * the host of each. */
+/* test_search_offload.c -- tests where a search puts the optimizer states: where the config says
+ * or, if the config leaves it open, on the GPUs if some layout fits. Otherwise each layout gets the
+ * smallest part of the states on the host with which it fits. */
 #include "parallel/plan/plan.h"
 #include "parallel/plan/search.h"
 #include "tests/support/plan/layouts.h"
@@ -17,7 +17,7 @@
 #define DEVICE "zero_optimization.offload_optimizer.device"
 #define RATIO  "zero_optimization.offload_optimizer.ratio"
 
-/* GPT-2 124M, whose states take 1.5 GB, on a card with so many bytes. */
+/* Returns a GPU with this many bytes. The states of GPT-2 124M, which is searched, take 1.5 GB. */
 static Hardware card_of(double bytes)
 {
     Hardware h = layout_machine("rtx4090");
@@ -34,7 +34,7 @@ typedef struct {
     const Config *config;
 } Searched;
 
-/* Searches with two further --set, of which each may be NULL. */
+/* Searches with two further --set arguments, each of which may be NULL. */
 static void search(Searched *s, const Hardware *h, const char *one, const char *two)
 {
     char err[1024];
@@ -52,7 +52,7 @@ static void end(Searched *s)
     plan_search_free(&s->found);
 }
 
-/* Returns whether the layout's --set have this one. */
+/* Returns whether `set` is among the --set arguments of the search's layout number `best`. */
 static bool sets(const Searched *s, int best, const char *set)
 {
     StringList list = {0};
@@ -64,7 +64,8 @@ static bool sets(const Searched *s, int best, const char *set)
     return has;
 }
 
-/* Returns the settled config that the --set of a layout give, which the caller frees. */
+/* Returns the settled config that results from the --set arguments of a layout; the caller frees
+ * it. */
 static const Config *pasted(const Searched *s, const Hardware *h, const PlanLayout *layout)
 {
     StringList list = {0};
@@ -80,7 +81,8 @@ static const Config *pasted(const Searched *s, const Hardware *h, const PlanLayo
     return c;
 }
 
-/* Returns the least hundredths with which the layout fits, or a hundred. */
+/* Returns the smallest number of hundredths of the states on the host with which the layout fits;
+ * 100 if it fits with no smaller number. */
 static int least_host(const Searched *s, const Hardware *h, const PlanLayout *layout)
 {
     const Config *c = pasted(s, h, layout);
@@ -93,8 +95,8 @@ static int least_host(const Searched *s, const Hardware *h, const PlanLayout *la
     return host;
 }
 
-/* Fails unless the search has the ten best of all layouts, each with the least part of the states
- * on the host with which it fits. */
+/* Plans all layouts, each with the smallest part of the states on the host with which it fits.
+ * Fails unless the search has found the ten best of them. */
 static void check_best(const Searched *s, const Hardware *h)
 {
     Candidate base = candidate_of_config(s->config, s->source.world);
@@ -157,7 +159,7 @@ static void states_stay_on_a_gpu_that_has_room(void **state)
 }
 
 /* Some layouts fit with all states on the GPU, and larger micro-batches need the host. */
-static void without_a_ratio_in_the_config_each_layout_has_its_own(void **state)
+static void each_layout_gets_its_own_ratio_if_the_config_gives_none(void **state)
 {
     (void)state;
     const Hardware h = card_of(3e9), large = card_of(24e9);
@@ -188,7 +190,8 @@ static void a_ratio_in_the_config_is_kept(void **state)
     end(&s);
 }
 
-/* Neither memory, or only that of the host, has too little room. */
+/* In the first cases the device has too little memory even without states, then the host has too
+ * little memory for the states, and in the last case the config keeps the states on the device. */
 static void a_search_that_finds_nothing_says_whether_it_tried_the_host(void **state)
 {
     (void)state;
@@ -220,7 +223,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(states_are_offloaded_if_no_layout_fits_otherwise),
         cmocka_unit_test(states_stay_on_a_gpu_that_has_room),
-        cmocka_unit_test(without_a_ratio_in_the_config_each_layout_has_its_own),
+        cmocka_unit_test(each_layout_gets_its_own_ratio_if_the_config_gives_none),
         cmocka_unit_test(a_ratio_in_the_config_is_kept),
         cmocka_unit_test(a_search_that_finds_nothing_says_whether_it_tried_the_host),
     };

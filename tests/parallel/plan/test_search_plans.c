@@ -1,5 +1,5 @@
-/* test_search_plans.c -- tests the search for layouts with plans: it finds the best of all
- * plans, and what it says to set can be set. */
+/* test_search_plans.c -- tests the search for layouts with plans: it finds the best of all plans,
+ * and the --set arguments that it prints give a valid config. */
 #include "parallel/plan/search.h"
 
 #include "data/tokenizer/tokenizer.h"
@@ -30,9 +30,10 @@ static void write_config(void)
     fclose(to);
 }
 
-/* Plans every layout of a space, and compares the best with those of a search that does so much
- * work. Checks the closed forms on the way. Slow builds (TEST_SAMPLE) plan a seventh of the
- * layouts, by turns: none that the search did not find may be as short as those that it found. */
+/* Plans every layout of a space, and compares the best with those of a search (source->work limits
+ * its work). Also checks the closed forms of each layout. Slow builds (TEST_SAMPLE) plan a seventh
+ * of the layouts, by turns; then each planned layout that is faster than the slowest of the
+ * search's ten best must be one of these ten. */
 static PlanSearch check_search(const SearchSource *source, const char *machine_name)
 {
     const Hardware hardware = layout_machine(machine_name);
@@ -110,8 +111,9 @@ static void a_search_finds_the_ten_best_plans_without_planning_all(void **state)
     }
 }
 
-/* The grid of the config does not divide the ranks, and another one has more stages than blocks.
- * Slow builds (TEST_SAMPLE) search with one of them, by turns, and without a grid. */
+/* The grid of one config does not divide the ranks; that of another has more stages than the model
+ * has blocks. Slow builds (TEST_SAMPLE) search one of these two, by turns, and a config without a
+ * grid. */
 static void a_config_whose_grid_is_impossible_is_searched(void **state)
 {
     (void)state;
@@ -137,7 +139,7 @@ static void a_config_whose_grid_is_impossible_is_searched(void **state)
         assert_true(has_seed == (i < 2));
         if (best == 0) best = s.seconds[0];
         assert_true(s.seconds[0] == best);
-        /* What it says to set is a config whose grid is possible. */
+        /* The --set arguments of the best layout give a config whose grid is possible. */
         ConfigReport report;
         ConfigContext context = plan_context(&hardware, 6);
         const Config *c =
@@ -191,7 +193,7 @@ static void deepspeed_names_of_shard_groups_rule_out_no_layout(void **state)
     assert_true(space[3] < space[0]);
 }
 
-/* However early a search ends, it does not say that nothing fits while the smallest layout does. */
+/* However early a search ends, it does not say that nothing fits if the smallest layout fits. */
 static void a_search_finds_nothing_only_if_the_smallest_layout_does_not_fit(void **state)
 {
     (void)state;

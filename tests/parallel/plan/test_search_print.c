@@ -1,5 +1,5 @@
-/* test_search_print.c -- tests what a search prints: whether a better layout may be left, and what
- * its layouts have on the host. */
+/* test_search_print.c -- tests what a search prints: whether there may be a better layout that it
+ * has not planned, and which part of the states each layout has on the host. */
 #include "parallel/plan/plan.h"
 #include "parallel/plan/search.h"
 #include "tests/support/files/child.h"
@@ -56,8 +56,8 @@ static void end(Searched *s)
     plan_search_free(&s->found);
 }
 
-/* The grid of the config is impossible on so many ranks, and the search ends after a part of the
- * layouts. */
+/* The grid of the config is impossible on this number of ranks, and the search ends before it has
+ * planned all layouts. */
 static void the_output_says_that_the_search_ended_early(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
 /* test_async_device.c -- an asynchronous save of a single rank: the host waits for nothing, the
- * device copies what the steps before have made, however far its streams are behind the host, and
- * the checkpoint has the bits of its step. On the CPU, and on a device if there is one. */
+ * device copies the results of the steps before the save, however far its streams are behind the
+ * host, and the checkpoint has the bits of its step. On the CPU, and on a device if there is
+ * one. */
 #include "model/kernels/ops.h"
 #include "tests/support/support.h"
 #include "tests/support/trainer/trainer_fixture.h"
@@ -136,8 +137,8 @@ static void an_asynchronous_save_contains_the_bits_of_its_own_step(void **state)
     }
 }
 
-/* What the compute stream does after the begin of a save comes after the copies, although nothing
- * else makes it wait. */
+/* Work that is issued to the compute stream after a save has begun runs after the save's copies,
+ * although nothing but the save makes it wait. */
 static void later_work_of_the_compute_stream_changes_nothing_that_is_saved(void **state)
 {
     if (strcmp(device_setting(), "device=cuda") == 0) cuda_needed();

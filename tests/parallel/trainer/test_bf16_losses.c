@@ -13,7 +13,7 @@
 
 enum { STEPS = 200, LAST = 50, SEEDS = 5 };
 
-/* Returns the mean loss of the last of so many steps of a run. */
+/* Returns the mean loss of the last steps of a run of `steps` steps. */
 static double last_losses(const Folder *folder, int seed, int steps, const char *moments,
                           const char *masters)
 {
@@ -23,7 +23,7 @@ static double last_losses(const Folder *folder, int seed, int steps, const char 
     double sum = 0;
     int n = 0;
     snprintf(set, sizeof set, "seed=%d", seed);
-    /* The same bits on every computer. */
+    /* With these settings a run has the same bits on every computer. */
     const char *const sets[] = {"cpu.level=baseline",
                                 "cpu.blas=builtin",
                                 "bf16.enabled=true",
@@ -64,8 +64,9 @@ static double deviation(const double *x, int n)
 
 /* Moments in bf16 change the loss by less than another seed does, with masters of f32 and without.
  * When this was written, the means differed by 0.003, and seeds had a deviation of 0.018 and 0.021.
- * A moment of gradients that is not kept changes the mean by 0.21, one of squares that loses 2 % at
- * each update by 0.020. Slow builds (TEST_SAMPLE) make few steps of one seed. */
+ * If the first moment (of gradients) is not kept between updates, the mean changes by 0.21; if the
+ * second (of squares) loses 2 % at each update, by 0.020. Slow builds (TEST_SAMPLE) make few steps
+ * of one seed. */
 static void moments_in_bf16_change_losses_less_than_another_seed_does(void **state)
 {
     static const char *const masters[] = {"bf16.bf16_master_weights_and_grads=false",

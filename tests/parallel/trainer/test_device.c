@@ -55,8 +55,8 @@ static bool streams_may_lag(void)
 
 /* ---- warming up ------------------------------------------------------------------------------ */
 
-/* The third has one micro-batch more than the warm-up uses. The last measures phases, for which the
- * host waits. */
+/* The third mode has one micro-batch more than the warm-up uses. The last mode measures phases, for
+ * which the host waits. */
 static const char *const modes[] = {NULL, "fp16.enabled=true", "train_batch_size=6",
                                     "wall_clock_breakdown=true"};
 enum { MODES = sizeof modes / sizeof *modes, TIMED = MODES - 1 };

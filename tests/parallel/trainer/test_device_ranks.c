@@ -79,7 +79,7 @@ static void test_a_rank_has_its_share_of_its_machines_cores(void **state)
     (void)state;
     open_devices("abc", (Ask){"auto", -1, 0, cores, ""});
     open_devices("abab", (Ask){"auto", -1, 0, half, ""});
-    /* All have as many as those on the machine with the most ranks. */
+    /* All ranks have as many threads as the ranks on the machine with the most ranks. */
     open_devices("aab", (Ask){"auto", -1, 0, half, ""});
     open_devices("aab", (Ask){"auto", -1, 3, 3, ""});
 }
@@ -113,7 +113,8 @@ static void test_a_cpu_level_that_a_rank_lacks_is_refused(void **state)
     machines_forget();
 }
 
-/* A run that launchers have started on two machines ends in time, and one message says where. */
+/* A run that launchers have started on two machines ends in time, and a single message names the
+ * rank and its machine. */
 static void test_a_cpu_level_that_a_joined_rank_lacks_ends_all_ranks(void **state)
 {
     static Ask ask;

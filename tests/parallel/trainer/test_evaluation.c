@@ -81,8 +81,8 @@ static void check(Bench *b, const char *where, int64_t batches, int64_t windows)
     assert_int_equal(got.step, t->steps);
 }
 
-/* Evaluates all data, one batch, as many batches as there are, and more than there are. An effect
- * that an evaluation leaves behind would show in the next one. */
+/* Evaluates all data (0), one batch (twice), all batches but one, exactly all batches, and more
+ * batches than there are. An effect that an evaluation leaves behind would show in the next one. */
 static void check_all(Bench *b, const char *where)
 {
     int64_t batches = (b->windows + B - 1) / B;

@@ -1,6 +1,6 @@
-/* test_flight_steps.c -- what the flights of a training note: where each entry is in the step, and
- * that those of all ranks fit together, call by call and message by message. And that they change
- * no bit. */
+/* test_flight_steps.c -- tests the flight recorders of the ranks in training: each entry says at
+ * which place in the step it was made, the entries of all ranks fit together, call by call and
+ * message by message, and recording changes no bit. */
 #include "tests/support/trainer/trainer_fixture.h"
 
 #include <setjmp.h>
@@ -12,7 +12,7 @@
 
 enum { RANKS = 8, STEPS = 2 };
 
-/* What a rank has noted. */
+/* What a rank's flight recorder contains. */
 typedef struct {
     FlightEntry entry[FLIGHT_SNAPSHOT];
     GraphGroup group[FLIGHT_GROUPS];
@@ -49,7 +49,7 @@ static void train(const Folder *folder, int ranks, const char *const *sets)
     training_close(&t);
 }
 
-/* The rank of the world that is number i of the group. */
+/* Returns the world rank of the group's rank i. */
 static int rank_of(const GraphGroup *g, int i)
 {
     return (int)(g->first + i * g->stride);
@@ -61,8 +61,8 @@ static bool same_ranks(const GraphGroup *a, const GraphGroup *b)
            a->stride == b->stride;
 }
 
-/* Returns the entry of another rank for the same call: the same number of the same group, and of a
- * message the other side. NULL: none. */
+/* Returns rank `other`'s entry for the same call: the call with the same number in the same group
+ * or, for a message, its other side. NULL: there is none. */
 static const FlightEntry *other_side(int from, const FlightEntry *e, int other)
 {
     const GraphGroup *g = &noted[from].group[e->group];
@@ -95,7 +95,8 @@ static void check_call(int rank, const FlightEntry *e)
     }
 }
 
-/* Checks the entries of a rank's steps. `stages`: there are exchanges. */
+/* Checks the entries of a rank's steps. `stages`: there are several stages, so there must be
+ * exchanges. */
 static void check_rank(int rank, bool stages)
 {
     int of_action[FLIGHT_ACTIONS] = {0}, of_kind[FLIGHT_KINDS] = {0}, in_unit = 0;
@@ -141,7 +142,7 @@ static void test_the_recorded_entries_of_all_ranks_are_consistent(void **state)
     }
 }
 
-/* Trains with or without a flight. */
+/* Trains with or without a flight recorder. */
 static void train_alone(const Folder *folder, bool with, Trained *out)
 {
     static const char *const sets[] = {NULL};
@@ -174,7 +175,7 @@ static void test_the_flight_recorder_changes_no_bit(void **state)
     free(without.bytes);
 }
 
-/* Returns how many finished works of this kind the flight has. */
+/* Returns how many finished works of this kind the flight recorder contains. */
 static int works(const Flight *f, FlightWork work)
 {
     static FlightEntry entry[FLIGHT_SNAPSHOT];
@@ -184,7 +185,7 @@ static int works(const Flight *f, FlightWork work)
     return found;
 }
 
-/* Each micro-batch is awaited, in steps and in evaluations. */
+/* There is an entry for the wait for each micro-batch, in steps and in evaluations. */
 static void test_the_flight_recorder_records_waits_for_data(void **state)
 {
     static const char *const sets[] = {"gradient_accumulation_steps=2", NULL};
@@ -198,7 +199,7 @@ static void test_the_flight_recorder_records_waits_for_data(void **state)
     trainer_run_close(&o);
 }
 
-/* What a resume reads. */
+/* A resume calls trainer_load, which must make one entry. */
 static void test_the_flight_recorder_records_reading_a_checkpoint(void **state)
 {
     static const char *const sets[] = {NULL};
@@ -219,7 +220,7 @@ static void test_the_flight_recorder_records_reading_a_checkpoint(void **state)
     free(run);
 }
 
-/* Each print, and each line of a file. */
+/* Each print to the console and each line that is written to a file makes an entry. */
 static void test_the_flight_recorder_records_prints_and_writes(void **state)
 {
     const Folder *folder = *state;

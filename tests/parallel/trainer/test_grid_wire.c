@@ -135,9 +135,9 @@ static int64_t list_uses(const Session *s, Use *use)
     return n;
 }
 
-/* Adds gradients, and weights after their update, over the ranks that share them. At ZeRO stage 3
- * weights are gathered for each use. Between shard groups each part of a unit is summed and
- * gathered once. */
+/* Adds the sums of gradients, and the gathers of updated weights, over the ranks that share a unit.
+ * At ZeRO stage 3 weights are gathered for each use. Between shard groups each part of a unit is
+ * summed and gathered once. */
 static void add_units(Hand *h)
 {
     const Session *s = &h->t->session;
@@ -183,7 +183,8 @@ static Wire by_hand(const Trainer *t, const Case *c)
     /* Squared norm, nats and targets are summed over one axis after the other. */
     for (int axis = GROUP_PP; axis <= GROUP_TP; axis++)
         wire.elements[axis][COMM_ALL_REDUCE][F64] += 3;
-    /* Groups of more than two ranks may have added in different orders. */
+    /* Groups of more than two ranks may have added in different orders, so the sums of the first
+     * group are sent to the others. */
     if (s->grid.size.pp > 2) wire.elements[GROUP_DP][COMM_BROADCAST][F64] += 3;
     if (s->grid.size.pp > 2 || s->grid.size.dp > 2)
         wire.elements[GROUP_TP][COMM_BROADCAST][F64] += 3;

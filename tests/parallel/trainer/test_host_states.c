@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-/* A plan lays out states that the memory of the machine that plans may not have: blocks that no
- * machine has are laid out on a counted device. */
-static void a_counted_device_takes_no_memory(void **state)
+/* A plan lays out states that may be larger than the memory of the machine that computes the plan.
+ * So on a counted device, blocks that are too large for any machine can be laid out. */
+static void a_counted_device_lays_out_states_without_memory(void **state)
 {
     (void)state;
     const size_t huge = (size_t)1 << 50, bytes[] = {huge, 0, 3 * huge};
@@ -39,6 +39,7 @@ static void a_counted_device_takes_no_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_counted_device_takes_no_memory)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_counted_device_lays_out_states_without_memory)};
     return cmocka_run_group_tests_name("host states", tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@
 typedef struct {
     const char *config; /* a preset */
     int pp, dp, tp, stage, micros;
-    const char *more; /* another --set */
+    const char *more; /* another --set argument */
 } World;
 
 static const World worlds[] = {
@@ -76,8 +76,8 @@ static int64_t elements_of(const ParamTable *table)
     return n;
 }
 
-/* A rank has the units of its stage, each padded to shards of whole alignments for all
- * data-parallel ranks; at ZeRO 3 it has its shard of most of them. */
+/* A rank has the units of its stage, each padded so that the shards of all data-parallel ranks are
+ * equal and aligned; at ZeRO 3 it has its shard of most of them. */
 static void check_memory(const Session *s, const World *w)
 {
     ZeroBytes bytes = zero_bytes(s->store);
@@ -149,8 +149,8 @@ static double megabytes_used(void)
     return (double)usage.ru_maxrss / 1024;
 }
 
-/* The processor's time and the memory of a rank. What grows with the square of the world takes
- * minutes and gigabytes. */
+/* Limits the processor time and the memory that a rank takes. Anything that grew with the square of
+ * the number of ranks would take minutes and gigabytes. */
 static void a_rank_of_65536_opens_quickly_in_little_memory(void **state)
 {
     (void)state;

@@ -1,7 +1,8 @@
 /* test_late_offload.c -- training with the optimizer's states on the host on "late devices"
  * (tests/support/device/late_device.h), which delay all work until somebody waits for it. The
  * results must have the same bits as on the CPU in every order that the events allow. Each wait of
- * the stream for updates, and each wait for it, must matter: without it the results change. */
+ * the update stream, and each wait of another stream for the update stream, must matter: without it
+ * the results change. */
 #include "tests/support/device/late_run.h"
 
 #include <setjmp.h>
@@ -13,8 +14,9 @@
 
 #define ZERO "zero_optimization."
 
-/* What may wait for an update: without data-parallel ranks and at stage 0 the compute stream, else
- * the gather, of a unit that is whole or sharded, alone in a bucket or not. */
+/* The cases differ in what waits for an update: without data-parallel ranks and at stage 0 the
+ * compute stream, otherwise the gather of a unit, which is stored whole or sharded, and alone in
+ * its bucket or not. */
 enum { SETS = 5 };
 static const struct {
     int ranks;

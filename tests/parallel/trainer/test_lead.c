@@ -1,5 +1,6 @@
-/* test_lead.c -- tests how far the host runs ahead of a device that works as late as it may: as far
- * as there are slots for data, or two steps if the ranks are on several machines. */
+/* test_lead.c -- tests how many steps the host runs ahead of a device that delays all work as long
+ * as possible: as many as there are free slots for data, or two if the ranks are on several
+ * machines. */
 #include "tests/support/device/late_device.h"
 #include "tests/support/grid/made_up_machines.h"
 #include "tests/support/trainer/rank_run.h"
@@ -15,11 +16,12 @@ enum { RANKS = 2 };
 
 typedef struct {
     const char *map; /* the machines of the ranks */
-    int most[RANKS]; /* of each rank, after a step: the most steps that its device had not ended */
+    int most[RANKS]; /* for each rank: the largest number of unfinished steps on its device after it
+                        issued a step */
 } Lead;
 
-/* Counts the unfinished steps after each step that is issued. The ranks share the device, as ranks
- * on several machines cannot, so they are on these machines only meanwhile. */
+/* Counts the unfinished steps after each step that is issued. The machines are made up only during
+ * these steps, because the ranks share a device, which ranks on several machines could not open. */
 static void count_unfinished(Comm *world, Trainer *t, RankRun *run, int64_t steps)
 {
     Lead *lead = run->context;
@@ -38,7 +40,8 @@ static void count_unfinished(Comm *world, Trainer *t, RankRun *run, int64_t step
     comm_barrier(world);
 }
 
-/* Trains on these machines, and fails unless each rank's host was so far ahead. */
+/* Trains with ranks on the machines of `map`, and fails unless the host of each rank was `expected`
+ * steps ahead. */
 static void train_on(RankRun *run, const Folder *folder, const char *map, int expected)
 {
     static const char *const sets[] = {"gradient_accumulation_steps=1", NULL};
@@ -51,7 +54,7 @@ static void train_on(RankRun *run, const Folder *folder, const char *map, int ex
         assert_int_equal(lead.most[r], expected);
 }
 
-static void test_the_host_runs_two_steps_ahead_if_ranks_are_connected_by_a_network(void **state)
+static void test_the_host_runs_two_steps_ahead_if_ranks_are_on_two_machines(void **state)
 {
     static RankRun one, two;
     late_devices(true);
@@ -66,7 +69,7 @@ static void test_the_host_runs_two_steps_ahead_if_ranks_are_connected_by_a_netwo
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_host_runs_two_steps_ahead_if_ranks_are_connected_by_a_network),
+        cmocka_unit_test(test_the_host_runs_two_steps_ahead_if_ranks_are_on_two_machines),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

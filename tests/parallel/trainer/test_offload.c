@@ -150,7 +150,7 @@ static MemoryPlan held(const Folder *folder, const char *device, const char *rat
     return plan;
 }
 
-static void the_plan_equals_what_is_held_on_device_and_host(void **state)
+static void the_memory_plan_equals_what_a_trainer_holds_on_device_and_host(void **state)
 {
     static const struct {
         const char *types[3];
@@ -178,7 +178,7 @@ static void the_plan_equals_what_is_held_on_device_and_host(void **state)
         assert_int_equal(part.offloaded + part.optimizer, off.optimizer);
         assert_true((double)(part.optimizer - all.optimizer) <= 0.6 * (double)states &&
                     (double)part.offloaded >= 0.4 * (double)states);
-        /* The printed share is one of the states alone. */
+        /* The share that a plan prints is a share of the states, without these tables. */
         assert_true(memory_offloaded_share(&none) == 0 && memory_offloaded_share(&all) == 1);
         assert_true(memory_offloaded_share(&part) == (double)part.offloaded / (double)states);
     }
@@ -218,8 +218,8 @@ static void open_refused(void *context)
 }
 
 /* On the CPU, because a process that has used CUDA cannot start children that do. Whichever
- * allocation is refused, the program ends and says which one; those of the states name
- * the key. */
+ * allocation is refused, the program ends and its message names the allocation; for optimizer
+ * states it also names the config's key. */
 static void refused_host_memory_ends_the_program_with_a_reason(void **state)
 {
     char said[4096];
@@ -265,7 +265,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(optimizer_states_in_host_memory_change_no_bit),
         cmocka_unit_test(a_run_resumes_with_offload_on_off_or_at_another_ratio),
-        cmocka_unit_test(the_plan_equals_what_is_held_on_device_and_host),
+        cmocka_unit_test(the_memory_plan_equals_what_a_trainer_holds_on_device_and_host),
         cmocka_unit_test(refused_host_memory_ends_the_program_with_a_reason),
         cmocka_unit_test(a_step_does_not_make_the_host_wait),
     };

@@ -55,7 +55,7 @@ static const Plant plants[] = {
      AVERAGE,
      "data-parallel ranks differ in the optimizer state exp_avg of block.0: ranks 0, 1" NO,
      NULL},
-    /* Of three, the one with other bits. */
+    /* Of three ranks, the one whose bits differ is named. */
     {3,
      {DP2, BATCH},
      2,
@@ -232,7 +232,8 @@ static void check(Trainer *t, const char *when, const char *words)
     if (strcmp(err, first) != 0) rank_wrong(world, "%s: \"%s\", rank 0: \"%s\"", when, err, first);
 }
 
-/* A step, a flipped bit, the same bit again: it is found where it is, and only there. */
+/* Makes two steps, flips a bit, and flips it back. The difference must be found while the bit is
+ * flipped, and only then. */
 static void plant(Comm *world, void *context)
 {
     const Job *job = context;
@@ -286,7 +287,7 @@ static void drift(Comm *world, void *context)
 }
 
 /* With states on the host a step ends before its updates. On devices that do their work only when
- * somebody waits for it, they are compared after the updates all the same. */
+ * somebody waits for it, the comparison must still wait for the updates. */
 static void test_weights_are_compared_only_after_late_updates_have_finished(void **state)
 {
     const char *const sets[] = {"device=cpu", DP2, OFFLOAD, NULL};

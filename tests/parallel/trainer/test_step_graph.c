@@ -20,8 +20,8 @@ typedef struct {
     StepFindings findings;
     LateVerdict verdict;
     int gathered, summed; /* largest number of units in one group of calls */
-    /* Gathers of parts for a use, except for the step's first, and those of them that were issued
-     * before the use in front of it had begun. */
+    /* parts: gathers of parts (zero/state.h) for a use, except for the step's first use. ahead: how
+     * many of these were issued before the preceding use had begun. */
     int parts, ahead;
 } Look;
 
@@ -196,7 +196,8 @@ static void test_a_step_with_overlap_comm_has_no_needless_wait(void **state)
                 fail_msg("%s: %d times %s", name, look.findings.broken[rule],
                          look.findings.example[rule]);
         const LateVerdict *v = &look.verdict;
-        /* A part needs no room, so it is there before the gather of its unit can begin. */
+        /* A part needs no room in the buffer of gathered weights, so it is gathered before the
+         * gather of its unit can begin. */
         bool parts = says(row, GROUPS) && says(row, "zero_optimization.stage=3");
         if ((look.parts > 0) != parts || look.ahead != look.parts)
             fail_msg("%s: %d of %d parts are gathered ahead", name, look.ahead, look.parts);

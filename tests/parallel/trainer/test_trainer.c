@@ -56,9 +56,9 @@ static void interrupted(const Folder *p, const char *const *sets, int64_t k, Tra
     free(run);
 }
 
-/* How far it is to the next step after which a run resumes. An emulated device (TEST_DEVICE) and a
- * sanitizer (TEST_SAMPLE) are slow: either resumes after one or two of the five steps, both after
- * one. */
+/* Returns by how many steps the points at which a run is interrupted and resumed are apart. An
+ * emulated device (TEST_DEVICE) and a sanitizer (TEST_SAMPLE) are slow: either resumes after one or
+ * two of the five steps, both after one. */
 static int64_t resume_stride(void)
 {
     bool device = getenv("TEST_DEVICE") != NULL, sample = getenv("TEST_SAMPLE") != NULL;
@@ -209,7 +209,7 @@ static void test_bug_10_11_a_nan_loss_skips_the_step_without_further_effect(void
     trainer_run_steps(&a, &after_skip, 2);
     assert_true(after_skip.record[1].applied);
     assert_int_equal(after_skip.record[1].skips_in_row, 0);
-    /* Begins with the second batch. */
+    /* This trainer begins with the second batch. */
     b.trainer.samples = b.trainer.position = b.trainer.constants.samples;
     trainer_run_steps(&b, &alone, 1);
     trainer_run_read(&a, &after_skip);

@@ -56,8 +56,9 @@ static void compare_homes(const Job *job, Trainer *t, const Tensor *part, const 
     free(all);
 }
 
-/* Units are updated in the order of the table, but the table on the last of several stages, which
- * uses it last, after all others. */
+/* Checks the order in which units are updated: that of the parameter table. Only the last of
+ * several stages updates the tied token table after all other units, because it uses that table
+ * last. */
 static void check_order(const Job *job, const Trainer *t, Comm *world)
 {
     const ParamStore *s = t->session.params;

@@ -94,8 +94,8 @@ static void train(Comm *world, void *context)
     if (gathers.n != (several && sharded ? units : 0))
         rank_wrong(world, "%d gathers of %lld units", gathers.n, (long long)units);
     check_groups(world, &sums, 0, reduce < most ? reduce : most, "sums");
-    /* If states on the host are updated beside the forward pass, the gather that it needs first
-     * waits for no other unit. */
+    /* If states on the host are updated while the forward pass runs, the first gather of this pass
+     * contains only one unit, so that it does not wait for the updates of others. */
     int alone = gathers.n > 0 && c->zero_optimization.overlap_comm &&
                 c->zero_optimization.offload_optimizer.device == OFFLOAD_CPU;
     if (alone && gathers.n > 1 && gathers.group[0] == gathers.group[1])

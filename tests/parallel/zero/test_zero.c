@@ -42,9 +42,9 @@ static void assert_close(const ZeroResult *a, const ZeroResult *b, const ZeroCas
     if (c->shape.dtype == F64 && !(d <= tolerance)) fail_msg("%s: weights off by %g", what, d);
 }
 
-/* Several ranks with one micro-batch each equal one rank with as many micro-batches, for every
+/* n ranks with one micro-batch each compute the same as one rank with n micro-batches, for every
  * shape. */
-static void test_several_ranks_match_one_rank_with_as_many_micro_batches(void **state)
+static void test_n_ranks_with_one_micro_batch_match_one_rank_with_n_micro_batches(void **state)
 {
     (void)state;
     for (int i = 0; i < ZERO_SHAPES; i++) {
@@ -85,8 +85,8 @@ static void test_bug_35_36_every_weight_is_updated(void **state)
 
 /* ---- the stages ------------------------------------------------------------------------------ */
 
-/* Compares the stages from `from` to 3 with stage `against`, for all shapes and numbers of ranks,
- * in f64 and f32; with TEST_EVERY=N, every N-th of these combinations. */
+/* Compares the stages from `from` to `to` with stage `against`, for all shapes and numbers of
+ * ranks, in f64 and f32; with TEST_EVERY=N, every N-th of these combinations. */
 static void compare_stages(int against, int from, int to, int64_t micros, double tolerance)
 {
     int64_t every = turns_every(1), first = turns_first(every), found = 0;
@@ -131,7 +131,7 @@ static void test_all_zero_stages_give_the_same_bits_with_one_micro_batch(void **
 
 /* Stages 0 and 1 first add over micro-batches and then over ranks; stages 2 and 3 the other way
  * round. */
-static void test_zero_stages_agree_closely_with_several_micro_batches(void **state)
+static void test_zero_stages_give_nearly_equal_results_with_several_micro_batches(void **state)
 {
     (void)state;
     compare_stages(0, 2, 2, 3, 1e-12);
@@ -177,7 +177,7 @@ static void test_bug_39_bucket_sizes_and_overlap_change_no_bit(void **state)
 
 /* ---- stage 3 --------------------------------------------------------------------------------- */
 
-/* Sets the number of elements of the two largest padded units together, and of all units. */
+/* Returns the number of elements of the two largest padded units together. */
 static int64_t largest_two(const GptShape *shape, int ranks)
 {
     GptLayers layers;
@@ -321,11 +321,11 @@ static void test_a_limit_too_small_for_two_units_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_several_ranks_match_one_rank_with_as_many_micro_batches),
+        cmocka_unit_test(test_n_ranks_with_one_micro_batch_match_one_rank_with_n_micro_batches),
         cmocka_unit_test(test_bug_35_36_every_weight_is_updated),
         cmocka_unit_test(test_zero_stages_0_and_1_give_the_same_bits),
         cmocka_unit_test(test_all_zero_stages_give_the_same_bits_with_one_micro_batch),
-        cmocka_unit_test(test_zero_stages_agree_closely_with_several_micro_batches),
+        cmocka_unit_test(test_zero_stages_give_nearly_equal_results_with_several_micro_batches),
         cmocka_unit_test(test_bug_39_bucket_sizes_and_overlap_change_no_bit),
         cmocka_unit_test(test_bug_38_prefetching_or_keeping_weights_changes_no_bit),
         cmocka_unit_test(test_the_gather_buffer_counts_as_idle_only_between_uses),

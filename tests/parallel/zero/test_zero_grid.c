@@ -43,9 +43,9 @@ static void run_right(const ZeroGridCase *c)
     zero_grid_free(&r);
 }
 
-/* Sets the i-th of all grids up to 5 x 4 x 4 with at most 16 ranks; returns false after the last.
- * The units are small, so some shards contain only padding and some ranks hold no part of a
- * range. */
+/* Sets the i-th of all grids up to pp 4 x dp 5 x tp 4 with at most ZERO_GRID_RANKS ranks; returns
+ * false after the last. The units are small, so some shards contain only padding and some ranks
+ * hold no part of a range. */
 static bool grid_number(int i, GridPlace *size)
 {
     for (int n = 0; n < 4 * 5 * 4; n++) {
@@ -70,8 +70,8 @@ static void test_bug_13_14_15_every_grid_counts_each_gradient_once(void **state)
     assert_int_equal(grids, 49);
 }
 
-/* Every size of shard groups that divides the data-parallel ranks, below all of them, with one
- * micro-batch and with three, in all ways to send gradients. */
+/* Tests every size of shard groups that divides the number of data-parallel ranks and is smaller,
+ * with one micro-batch and with three, and with all ways to send gradients. */
 static void test_shard_groups_sum_each_gradient_once_and_send_no_more_than_they_must(void **state)
 {
     (void)state;

@@ -89,8 +89,8 @@ typedef struct {
  */
 enum { KEEP_NOTHING, KEEP_GATHERED, KEEP_WHOLE, KEEP_WAYS };
 
-/* How gradients are sent: in the dtype in which they are stored, in bf16 although f32 is stored,
- * and without reduce-scatter. */
+/* How gradients are sent. KEPT: in the dtype in which they are stored; BF16: in bf16 although f32
+ * is stored; ALL: by all-reduce instead of reduce-scatter. */
 enum { SEND_KEPT, SEND_BF16, SEND_ALL, SEND_BF16_ALL, SEND_WAYS };
 
 static void keep(ZeroCase *c, int way)
