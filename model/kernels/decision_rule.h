@@ -107,9 +107,9 @@ static HOST_DEVICE inline void losses_add(StepState *state, double loss)
  * is skipped, so steps = updates + skipped.
  *
  * skips_in_row counts the steps with non-finite gradients since the last update, and spikes_in_row
- * the spikes. A step without any target is also skipped but is in neither of the two counts,
- * because it is no sign of divergence. A step that is skipped because of non-finite gradients is
- * not a spike, whatever its loss. */
+ * the skipped spikes since then. A step without any target is also skipped but is in neither of the
+ * two counts, because it is no sign of divergence. A step that is skipped because of non-finite
+ * gradients is not a spike, whatever its loss. */
 static HOST_DEVICE inline StepDecision decision_rule(StepState *state, const StepStats *stats,
                                                      const double *lr, int64_t updates,
                                                      const StepConstants *constants)

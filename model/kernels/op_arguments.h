@@ -1,7 +1,8 @@
 /* op_arguments.h -- the names and the structure of each op's arguments, for code that is generated
- * for every op: the recorder of ops, the ops of a counted device, and the tests' device that delays
- * its work (tests/support/device/late_device.h). A macro cannot extract the names from oplist.h, so
- * a new op needs a row here. */
+ * for every op: the recorder of ops, the ops of a counted device (model/core/device_counted.h: it
+ * computes nothing), and the tests' device that delays its work
+ * (tests/support/device/late_device.h). A macro cannot extract the names from oplist.h, so a new op
+ * needs a row here. */
 #ifndef MODEL_KERNELS_OP_ARGUMENTS_H
 #define MODEL_KERNELS_OP_ARGUMENTS_H
 

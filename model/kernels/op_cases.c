@@ -144,8 +144,8 @@ static int linear_operands(const OpCase *c, OperandSpec *s)
     bool gelu = c->epilogue == EPILOGUE_GELU;
     switch (c->op) {
     case OP_linear_forward:
-        /* With GELU of the rounded value, the value is rounded before and after GELU, whose slope
-         * is at most 1.13. With GELU of the sum, it is rounded only after. */
+        /* EPILOGUE_GELU rounds the sum before GELU, whose slope is at most 1.13, and rounds the
+         * result again. EPILOGUE_GELU_OF_SUM rounds only the result. */
         s[0] = deep(matrix("y", ROLE_OUT, n, o), gelu ? 3 : 1, 8 + 2 * sum_depth(i));
         s[1] = matrix("x", ROLE_IN, n, i);
         s[2] = matrix("w", ROLE_IN, o, i);

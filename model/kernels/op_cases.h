@@ -56,9 +56,9 @@ typedef struct {
 /* A call of an op. Fields that the op does not use are zero. */
 typedef struct {
     OpId op;
-    int64_t n, cols;       /* rows and columns of the main operand; linear: N and inputs */
-    int64_t outputs;       /* linear: O */
-    int64_t groups;        /* norm, rope: K, so that cols = K * width; sum: the sources */
+    int64_t n, cols;       /* rows and columns of the main operand; linear: N and I */
+    int64_t outputs;       /* linear: number of outputs (O) */
+    int64_t groups;        /* norm, rope: K, so that cols = K * width; sum: number of sources */
     int64_t table;         /* rows of the embedding or rope table */
     int64_t first;         /* token ops: first_row; losses of logits split among ranks: first_col */
     Segment part;          /* normal: the part of the parameter */
@@ -75,7 +75,7 @@ typedef struct {
     bool variant;    /* adamw: not decoupled, no bias correction; sgd: nesterov */
     bool stochastic; /* adamw, sgd: weights are rounded stochastically, so bf16 storage only */
     bool moments;    /* adamw: exp_avg and exp_avg_sq are bf16, so bf16 storage only */
-    int alias;       /* 0: no operands share memory; else the number of a permitted alias */
+    int alias;       /* 0: no operands share memory; else which permitted way of sharing, from 1 */
     double value;    /* fill: the value; losses: spread of the logits; normal: std; sgd: momentum */
 } OpCase;
 

@@ -31,7 +31,7 @@ static int64_t bytes_of_list(const Tensor *x, int n)
     return bytes;
 }
 
-/* once_NAME returns the bytes of the op's tensor arguments. */
+/* once_NAME returns the bytes of the op's tensor arguments, each tensor counted once. */
 #define BYTES_OF(name)                                                                             \
     +_Generic(&a->name, const Tensor * : bytes_of_argument, default : no_bytes)(&a->name)
 #define OP(name_, parameters)                                                                      \

@@ -16,8 +16,8 @@ typedef struct {
     double flops;
     /* Smallest possible memory traffic: each element of a tensor counts once if it is read or
      * written, and twice if it is read and written (`+=`, in place). For a table whose rows are
-     * selected by indices, at most one row per index counts. Records of a step (StepState ...)
-     * count only in op_step_decide. */
+     * selected by indices, at most one row per index counts. The structs of a step (StepState,
+     * StepStats, StepDecision) count only in op_step_decide. */
     int64_t bytes;
     /* The part of `bytes` that reads and writes an update's master weights and optimizer slots in
      * host memory; other ops: 0. */

@@ -1,5 +1,5 @@
-/* op_counted.c -- the table of ops of a counted device (model/core/device_counted.h): every op does
- * nothing. */
+/* op_counted.c -- the table of ops of a counted device, which only counts what a program would
+ * allocate and issue (model/core/device_counted.h): every op does nothing. */
 #include "model/kernels/op_arguments.h"
 
 extern const OpTable op_table_counted;

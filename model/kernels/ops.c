@@ -11,8 +11,9 @@
 /* ---- memory -----------------------------------------------------------------------------------
  */
 
-/* Returns the storage type whose table fills and sums this type. A step's sums are f64 on every
- * device, even on one without ops for models in f64. */
+/* Returns the storage type whose table of ops fills and sums tensors of type `storage`. This is
+ * `storage` itself, except for f64 on a device without f64 ops: a step's sums are f64 there, too,
+ * so the f32 table serves them. */
 static DType sums_storage(const Device *dev, DType storage)
 {
     return storage == F64 && dev->ops_f64 == NULL ? F32 : storage;

@@ -330,9 +330,10 @@ void op_loss_sum(Device *dev, Tensor stats, Tensor losses, Tensor targets);
 
 /* ---- optimizer ------------------------------------------------------------------------------- */
 
-/* Elements per partial sum of sq_norm. If a range is summed in several calls that meet at multiples
- * of this number, the bits are those of one call over the whole range. If it is cut elsewhere, as
- * shards are, the bits depend on the cuts; all ranks with the same cuts get the same bits. */
+/* Elements per partial sum of sq_norm. If a range is divided at multiples of this number and its
+ * parts are summed in several calls, the bits are those of one call over the whole range. If it is
+ * cut elsewhere, as shards are, the bits depend on the cuts; all ranks with the same cuts get the
+ * same bits. */
 #define SQ_NORM_BLOCK 4096
 /* Computes stats (1) f64 += sum of the squares of all elements of x[0], x[1], ..., x[n - 1]: double
  * partial sums of SQ_NORM_BLOCK elements, which start again with every tensor, added in ascending
@@ -349,11 +350,11 @@ void op_sq_norm(Device *dev, Tensor stats, const Tensor *x, int n);
  * with the index of its first word. Works on every type on every device. */
 void op_hash(Device *dev, Tensor sum, Tensor x, int64_t first);
 /* Turns the step's sums into a decision, advances the state, and clears stats. Overflow or
- * non-finite gradients skip the update: the learning rate and t do not advance, samples do. The
- * loss scale changes as in DeepSpeed, and clip = max_norm / (norm + 1e-6) if that is below 1. A
- * loss far above earlier losses is a spike; the update is then skipped if constants->skip_spikes is
- * true. lr_table (n) f64: element i is the learning rate of update i; the last element is used for
- * all later updates. */
+ * non-finite gradients skip the update: the learning rate and t do not advance, but the count of
+ * samples does. The loss scale changes as in DeepSpeed, and clip = max_norm / (norm + 1e-6) if that
+ * is below 1. A loss far above earlier losses is a spike; the update is then skipped if
+ * constants->skip_spikes is true. lr_table (n) f64: element i is the learning rate of update i; the
+ * last element is used for all later updates. */
 void op_step_decide(Device *dev, StepState *state, StepStats *stats, StepDecision *decision,
                     Tensor lr_table, const StepConstants *constants);
 /* Updates n >= 0 ranges of weights in one pass, with g = grad * decision->grad_scale, by AdamW

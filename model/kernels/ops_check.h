@@ -15,7 +15,7 @@ typedef struct {
 
 #define OPERAND(t) ((Operand){.name = #t, .tensor = (t)})
 
-/* Ends the program with an error message that shows both operands unless ok. `rule` describes the
+/* Unless ok, ends the program with an error message that shows both operands. `rule` describes the
  * required relation of a and b. */
 void expect(OpId op, bool ok, const char *rule, Operand a, Operand b);
 /* Requires that a is present and has rows x cols elements (leading dimensions flattened). `like` is
@@ -32,8 +32,8 @@ void expect_gradient(OpId op, Operand a, Operand like);
 /* Requires that a and b do not start at the same address. Partial overlap is not checked, because
  * slices of one buffer legitimately interleave. */
 void expect_apart(OpId op, Operand a, Operand b);
-/* Ends the program unless ok, with an error message that gives the rule for a non-tensor argument
- * and the argument's value. */
+/* Unless ok, ends the program with an error message that gives the rule for an argument that is no
+ * tensor, and the argument's value. */
 void expect_argument(OpId op, bool ok, const char *rule, long long value);
 
 /* A call in progress and the table of functions that serves it. */

@@ -252,7 +252,7 @@ static void check_slot(OpId op, Operand slot, DType dtype, bool required, Operan
 }
 
 /* Returns the type that both slots of a range must have: bf16 if the first slot has this type and
- * it is allowed, else the compute type. */
+ * the op allows it, else the compute type. */
 static DType slots_dtype(OpId op, const UpdateRange *range)
 {
     bool bf16 = op == OP_adamw && range->weight.dtype == BF16 && range->slot[0].dtype == BF16;

@@ -1,4 +1,4 @@
-/* step.h -- the records of one optimizer step: the sums over gradients and losses, the decision
+/* step.h -- the structs of one optimizer step: the sums over gradients and losses, the decision
  * that op_step_decide computes from them, and the state that is carried to the next step.
  *
  * They are separate from ops.h so that a file which stores or prints these numbers need not include
@@ -54,7 +54,7 @@ typedef struct {
 typedef struct {
     int64_t apply;     /* 0: skip the update */
     int64_t update;    /* t of this update, from 1 */
-    double lr;         /* of this update */
+    double lr;         /* learning rate of this update */
     double grad_scale; /* factor that is applied to every gradient element: clipping, the correction
                           from the nominal to the actual number of targets, and the removal of the
                           loss scale */

@@ -1,9 +1,9 @@
 /* test_activations.cu -- tests the activation functions of model/kernels/cuda/activation.cuh before
- * their results are rounded to 16 bits: how far those with approximate instructions are from exact
- * values, for every argument that a 16-bit type has, and that extreme arguments give the same
- * infinities and NaNs as exact divisions. So rounded results have the bits of an exact division,
- * except close to a tie. On emulated devices the instructions err as far as the PTX ISA allows.
- * Skipped if there is no CUDA device. */
+ * their results are rounded to 16 bits: how far the functions that use approximate instructions are
+ * from exact values, for every argument that a 16-bit type has, and whether extreme arguments give
+ * the same infinities and NaNs as with exact divisions. So rounded results have the bits of an
+ * exact division, except close to a tie. On emulated devices the instructions err as far as the PTX
+ * ISA allows. Skipped if there is no CUDA device. */
 #include "model/kernels/cuda/activation.cuh"
 #include "tests/support/device/kernel_test.cuh"
 
@@ -39,8 +39,8 @@ template <class T> static void run_gates(float *s, float *slope, float *v, float
 /* With correctly rounded results, each operation errs by half a unit. 2^-v errs by 2 units more and
  * 1/x by 1 more, so logistic errs by at most 2.5 + 0.5 + 1.5 units. The second term of the
  * derivative has two factors s, one e and four roundings: 2 x 4.5 + 2.5 + 4 x 0.5 units. Where 2^-v
- * is limited to 1e34, that term is 1e-34 u instead of less. */
-static void test_logistic_and_gated_derivative_err_by_few_units(void **)
+ * is limited to 1e34, that term is 1e-34 u, although exactly it would be smaller. */
+static void test_logistic_and_gated_derivative_err_by_a_few_f32_roundings(void **)
 {
     need_gpu();
     static float v[ARGUMENTS], u[ARGUMENTS], s[ARGUMENTS], slope[ARGUMENTS];
@@ -157,7 +157,7 @@ static void test_activations_of_every_16_bit_argument_are_within_their_bounds(vo
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_logistic_and_gated_derivative_err_by_few_units),
+        cmocka_unit_test(test_logistic_and_gated_derivative_err_by_a_few_f32_roundings),
         cmocka_unit_test(test_logistic_and_gated_derivative_are_right_at_extreme_arguments),
         cmocka_unit_test(test_activations_of_every_16_bit_argument_are_within_their_bounds),
     };

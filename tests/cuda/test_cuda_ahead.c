@@ -69,8 +69,8 @@ static void test_steps_are_queued_while_the_device_is_blocked(void **state)
         came += trainer_read(&o.trainer, ahead.record);
     }
     bool passed = atomic_load(&gate.passed);
-    assert_int_equal(sem_post(&gate.go), 0); /* a failed assertion with the gate closed would hang
-                                              * in exit */
+    /* Opens the gate before the assertions: if one failed with the gate closed, exit would hang. */
+    assert_int_equal(sem_post(&gate.go), 0);
     assert_int_equal(came, 0);
     assert_false(passed);
     assert_int_equal(dev->waits, waits);

@@ -30,7 +30,8 @@ static int finished_on(const Flight *f, int stream, int *all)
         if (entry[i].stream != stream) continue;
         ++*all;
         finished += entry[i].finished > 0;
-        /* When it has finished is not known on a device. */
+        /* On a device it is not known when an entry finished; `finished` is then its time of
+         * issue. */
         if (stream != FLIGHT_HOST && entry[i].finished > 0)
             assert_true(entry[i].finished == entry[i].issued);
     }
@@ -73,10 +74,11 @@ static void test_progress_words_show_which_work_has_finished(void **state)
     flight_at(f, 1, 0, FLIGHT_BACKWARD);
     if (is_emulated()) expect_on(f, GRAPH_COMPUTE, 0, 2); /* the stream has not begun */
     op_fill(&dev, x, 3);
-    /* Marks neither wait nor allocate. */
+    /* Marking, that is, writing the progress word, neither waits nor allocates. */
     assert_int_equal(dev.waits, waits);
     assert_int_equal(dev.allocations, allocations);
-    device_synchronize(&dev); /* marks what is not marked yet, and is noted itself */
+    /* Marks what is not marked yet; the call itself is also an entry, of the host. */
+    device_synchronize(&dev);
     expect_on(f, GRAPH_COMPUTE, 3, 3);
     expect_on(f, GRAPH_COMM, 2, 2);
     expect_on(f, FLIGHT_HOST, 2, 2);
@@ -94,7 +96,7 @@ static void test_progress_words_show_which_work_has_finished(void **state)
     device_event_destroy(&dev, &computed);
     device_release(&dev, memory, 2 * ELEMENTS * sizeof(float));
     flight_detach(f, &dev);
-    expect_on(f, GRAPH_COMPUTE, 4, 4); /* also without the device */
+    expect_on(f, GRAPH_COMPUTE, 4, 4); /* also after the recorder was detached from the device */
     device_close(&dev);
     flight_free(f);
 }

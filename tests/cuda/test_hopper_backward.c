@@ -23,7 +23,8 @@ typedef struct {
     bool accumulate;
 } Shape;
 
-/* Factors of the scores: one with weights of all sizes, and one that makes them nearly equal. */
+/* Factors of the scores: with SCALE the attention weights have all sizes, with SMALL_SCALE they are
+ * nearly equal. */
 static const double SCALE = 0.35, SMALL_SCALE = 0.02;
 
 typedef void (*Backward)(Device *, const AttentionTensors *, bool, Attention);
@@ -100,7 +101,7 @@ static void check_shapes(const Shape *shape, int n, int first)
 #define CHECK_SHAPES(shapes, first) check_shapes(shapes, sizeof(shapes) / sizeof *(shapes), first)
 
 /* Shapes that have little in common: one row, several tiles and blocks, groups of heads, documents,
- * queries that are the last of many keys, sums that are added to. */
+ * queries at the end of a longer sequence of keys, gradients that are added to (accumulate). */
 static void test_small_shapes_agree_with_the_oracle(void **state)
 {
     static const Shape shape[] = {
@@ -142,10 +143,10 @@ static void test_masks_that_hide_a_single_key_agree_with_the_oracle(void **state
     }
 }
 
-/* Queries that see 1 to 8 keys, which are all keys or the last of many. Each weight is large, and
- * its rounding counts most. The errors are those of the portable kernels. In the check, the rows of
- * keys that no query sees do not count in the rms; if they did, the errors of both kinds of kernels
- * would exceed the bound of dv. */
+/* Queries that see 1 to 8 keys, which are all keys or the last of many. Each weight is large, so
+ * its rounding has the largest effect. The errors are those of the portable kernels. In the check,
+ * the rows of keys that no query sees do not count in the rms; if they did, the errors of both
+ * kinds of kernels would exceed the bound of dv. */
 static void test_queries_that_see_few_keys_agree_with_the_oracle(void **state)
 {
     (void)state;
@@ -188,7 +189,7 @@ static void test_shapes_of_the_checked_cases_agree_with_the_oracle(void **state)
 }
 
 /* Lengths around the borders of warpgroups, tiles and blocks. */
-static void test_lengths_around_tile_borders_agree_with_the_oracle(void **state)
+static void test_lengths_near_tile_borders_agree_with_the_oracle(void **state)
 {
     static const int64_t length[] = {63, 64, 65, 127, 128, 129, 191, 193, 255, 256, 257};
     (void)state;
@@ -199,7 +200,8 @@ static void test_lengths_around_tile_borders_agree_with_the_oracle(void **state)
     }
 }
 
-/* Queries that are the last or the first of more keys, or of fewer, with offsets around a tile. */
+/* More keys than queries, or fewer. The causal offset puts the queries at the end or at the
+ * beginning of the keys, or is near the size of a tile. */
 static void test_unequal_query_and_key_lengths_agree_with_the_oracle(void **state)
 {
     static const Shape shape[] = {
@@ -213,7 +215,8 @@ static void test_unequal_query_and_key_lengths_agree_with_the_oracle(void **stat
     CHECK_SHAPES(shape, 0);
 }
 
-/* First keys: of every query its own, and documents that end inside and at the borders of tiles. */
+/* A first key of its own for every query, and documents that end inside tiles and at their
+ * borders. */
 static void test_first_keys_of_documents_agree_with_the_oracle(void **state)
 {
     static const Shape shape[] = {
@@ -231,9 +234,10 @@ static void test_first_keys_of_documents_agree_with_the_oracle(void **state)
     CHECK_SHAPES(shape, 0);
 }
 
-/* Causal borders one before, at and one after the borders of tiles, for the first queries of each
- * warpgroup; keys that end there. */
-static void test_causal_borders_around_tiles_agree_with_the_oracle(void **state)
+/* The causal border, after which a query sees no keys, is one key before, at or one key after the
+ * border of a tile, for the first queries of each warpgroup. Keys also end near the borders of
+ * tiles. */
+static void test_causal_borders_near_tile_borders_agree_with_the_oracle(void **state)
 {
     static const int64_t offset[] = {0, 1, 62, 63, 64, 65, 126, 127, 128, 129, 191, 192, 193, 255};
     static const int64_t queries[] = {66, 129, 195}, keys[] = {127, 128, 129, 257};
@@ -246,8 +250,9 @@ static void test_causal_borders_around_tiles_agree_with_the_oracle(void **state)
         }
 }
 
-/* Documents that begin one before, at and one after the borders of tiles and of warps' queries. */
-static void test_documents_that_begin_around_tiles_agree_with_the_oracle(void **state)
+/* Documents that begin one token before, at and one token after the borders of tiles and of the
+ * queries of a warp. */
+static void test_documents_that_begin_near_tile_borders_agree_with_the_oracle(void **state)
 {
     static const int64_t first[] = {1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 130, 192, 255, 300};
     (void)state;
@@ -298,11 +303,11 @@ int main(void)
         cmocka_unit_test(test_queries_that_see_few_keys_agree_with_the_oracle),
         cmocka_unit_test(test_gradients_with_little_scratch_memory_agree_with_the_oracle),
         cmocka_unit_test(test_shapes_of_the_checked_cases_agree_with_the_oracle),
-        cmocka_unit_test(test_lengths_around_tile_borders_agree_with_the_oracle),
+        cmocka_unit_test(test_lengths_near_tile_borders_agree_with_the_oracle),
         cmocka_unit_test(test_unequal_query_and_key_lengths_agree_with_the_oracle),
         cmocka_unit_test(test_first_keys_of_documents_agree_with_the_oracle),
-        cmocka_unit_test(test_causal_borders_around_tiles_agree_with_the_oracle),
-        cmocka_unit_test(test_documents_that_begin_around_tiles_agree_with_the_oracle),
+        cmocka_unit_test(test_causal_borders_near_tile_borders_agree_with_the_oracle),
+        cmocka_unit_test(test_documents_that_begin_near_tile_borders_agree_with_the_oracle),
         cmocka_unit_test(test_many_heads_and_odd_groups_agree_with_the_oracle),
     };
     return cmocka_run_group_tests_name("attention backward for hopper", tests, pair_setup,

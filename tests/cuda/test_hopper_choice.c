@@ -111,7 +111,7 @@ static void the_device_and_the_operands_determine_the_attention_kernels(void **s
     }
 }
 
-/* A device that cannot run the kernels does not open for them. */
+/* A device that cannot run the kernels for Hopper cannot be opened for them. */
 static void devices_that_cannot_run_hopper_kernels_are_refused(void **state)
 {
     (void)state;
@@ -225,9 +225,9 @@ static void losses_near(const Trained *a, const Trained *b)
     }
 }
 
-/* Reruns, recomputation and a resumed run have the same bits. With portable kernels the losses are
- * about the same, which slow builds (TEST_SAMPLE) leave out. */
-static void training_with_hopper_attention_repeats_its_bits(void **state)
+/* Reruns, recomputation and a resumed run have the same bits. The losses must also be about the
+ * same as with the portable kernels; with TEST_SAMPLE this comparison is left out. */
+static void training_with_hopper_attention_is_reproducible_bit_for_bit(void **state)
 {
     static const char *const policies[] = {"none", "selective", "full"};
     Trained first = {0};
@@ -274,9 +274,9 @@ static void train_ranks(RankRun *run, const Folder *folder, int ranks, const cha
         fail_msg("%s: not all attention was computed by the kernels for Hopper", run->name);
 }
 
-/* Heads of 64, of which tensor-parallel ranks have two and one kv head each. In bf16 the ranks'
- * partial sums are rounded, so losses are about the same; the learning rate is small because AdamW
- * amplifies what rounding changes. */
+/* Heads of size 64. Each of two tensor-parallel ranks has two query heads and one kv head. In bf16
+ * the ranks' partial sums are rounded, so losses are about the same; the learning rate is small
+ * because AdamW amplifies what rounding changes. */
 static void ranks_with_hopper_attention_train_like_a_single_rank(void **state)
 {
     static const char *const one[] = {"train_batch_size=2", "gradient_accumulation_steps=2", NULL};
@@ -315,7 +315,7 @@ int main(void)
         cmocka_unit_test(the_device_and_the_operands_determine_the_attention_kernels),
         cmocka_unit_test(devices_that_cannot_run_hopper_kernels_are_refused),
         cmocka_unit_test(gradients_are_as_exact_as_with_portable_kernels),
-        cmocka_unit_test(training_with_hopper_attention_repeats_its_bits),
+        cmocka_unit_test(training_with_hopper_attention_is_reproducible_bit_for_bit),
         cmocka_unit_test(ranks_with_hopper_attention_train_like_a_single_rank),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);

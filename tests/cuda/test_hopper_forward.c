@@ -22,7 +22,8 @@ typedef struct {
     int64_t batch, tq, tk, heads, kv_heads, offset, documents;
 } Shape;
 
-/* Factors of the scores: one with weights of all sizes, and one that makes them nearly equal. */
+/* Factors of the scores: with SCALE the attention weights have all sizes, with SMALL_SCALE they are
+ * nearly equal. */
 static const double SCALE = 0.35, SMALL_SCALE = 0.02;
 
 static void run_hopper(Device *dev, const OpCase *c, const Tensor *t)
@@ -86,8 +87,8 @@ static void test_small_shapes_agree_with_the_oracle(void **state)
     CHECK_SHAPES(shape);
 }
 
-/* Queries that see 1 to 8 keys, which are all keys or the last of many. Each weight is large, and
- * its rounding counts most. */
+/* Queries that see 1 to 8 keys, which are all keys or the last of many. Each weight is large, so
+ * its rounding has the largest effect. */
 static void test_queries_that_see_few_keys_agree_with_the_oracle(void **state)
 {
     (void)state;
@@ -144,9 +145,10 @@ static void test_all_shapes_agree_with_the_oracle(void **state)
     CHECK_SHAPES(shape);
 }
 
-/* Causal borders one before, at and one after the borders of tiles, for the first queries of each
- * warpgroup; keys that end there. */
-static void test_causal_borders_around_tiles_agree_with_the_oracle(void **state)
+/* The causal border, after which a query sees no keys, is one key before, at or one key after the
+ * border of a tile, for the first queries of each warpgroup. Keys also end near the borders of
+ * tiles. */
+static void test_causal_borders_near_tile_borders_agree_with_the_oracle(void **state)
 {
     static const int64_t offset[] = {0, 1, 62, 63, 64, 65, 126, 127, 128, 129, 191, 192, 193, 255};
     static const int64_t queries[] = {66, 129, 195}, keys[] = {127, 128, 129, 257};
@@ -159,8 +161,9 @@ static void test_causal_borders_around_tiles_agree_with_the_oracle(void **state)
         }
 }
 
-/* Documents that begin one before, at and one after the borders of tiles and of warps' queries. */
-static void test_documents_that_begin_around_tiles_agree_with_the_oracle(void **state)
+/* Documents that begin one token before, at and one token after the borders of tiles and of the
+ * queries of a warp. */
+static void test_documents_that_begin_near_tile_borders_agree_with_the_oracle(void **state)
 {
     static const int64_t first[] = {1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 130, 192, 255, 300};
     (void)state;
@@ -177,8 +180,8 @@ int main(void)
         cmocka_unit_test(test_small_shapes_agree_with_the_oracle),
         cmocka_unit_test(test_queries_that_see_few_keys_agree_with_the_oracle),
         cmocka_unit_test(test_all_shapes_agree_with_the_oracle),
-        cmocka_unit_test(test_causal_borders_around_tiles_agree_with_the_oracle),
-        cmocka_unit_test(test_documents_that_begin_around_tiles_agree_with_the_oracle),
+        cmocka_unit_test(test_causal_borders_near_tile_borders_agree_with_the_oracle),
+        cmocka_unit_test(test_documents_that_begin_near_tile_borders_agree_with_the_oracle),
     };
     return cmocka_run_group_tests_name("attention forward for hopper", tests, pair_setup,
                                        pair_teardown);

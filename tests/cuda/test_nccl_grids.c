@@ -1,5 +1,6 @@
 /* test_nccl_grids.c -- tests that a grid of ranks with a GPU each trains like a single rank. The
- * ranks communicate through NCCL. They are threads, and once for each case processes.
+ * ranks communicate through NCCL. In most runs they are threads; each case also runs once with
+ * ranks that are processes.
  *
  * On emulated devices this is the emulated NCCL (tests/emu/nccl). Each case is then trained with
  * streams that do their work at once, that delay it as long as they may, and that run in a random
@@ -81,11 +82,12 @@ static GridCase case_of(int i)
     return c;
 }
 
-/* The cases' runs on ranks that are processes, each in one mode. They are made before this process
- * uses CUDA, because a process that is forked after that cannot use it. */
+/* The cases' runs on ranks that are processes, each in one mode; processes_agree checks their
+ * results. They are made before this process uses CUDA, because a process that is forked after that
+ * cannot use it. */
 static GridRun forked[CASES];
 
-static void test_ranks_that_are_processes_train_with_the_same_results(void **state)
+static void test_ranks_that_are_processes_finish_their_training(void **state)
 {
     (void)state;
     if (device_survey("cuda").count < MOST_RANKS) skip_because("cuda: fewer than four devices");
@@ -246,8 +248,8 @@ static bool meets_at_rest(Session *session)
     return rests;
 }
 
-/* Masters are copied on the compute stream. Counts the weight gathers, and those that are not
- * finished when the compute stream reaches this point. */
+/* Master weights are copied on the compute stream. Counts the weight gathers, and those that are
+ * not finished when the compute stream reaches this point. */
 void __wrap_optimizer_init(Optimizer *optimizer, Device *dev)
 {
     ZeroStore *store = trainer ? trainer->session.store : NULL;
@@ -265,9 +267,9 @@ void __wrap_optimizer_init(Optimizer *optimizer, Device *dev)
     trainer = NULL;
 }
 
-/* A gather writes the whole weights, including the shards from which the masters are copied. On
- * streams that delay their work, a missing wait would leave the gather unfinished here. */
-static void test_masters_are_copied_after_the_first_weight_gather(void **state)
+/* A gather writes the whole weights, including the shards from which the master weights are copied.
+ * On streams that delay their work, a missing wait would leave the gather unfinished here. */
+static void test_master_weights_are_copied_after_the_first_weight_gather(void **state)
 {
     (void)state;
     GridCase c;
@@ -292,10 +294,10 @@ static void test_masters_are_copied_after_the_first_weight_gather(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_that_are_processes_train_with_the_same_results),
+        cmocka_unit_test(test_ranks_that_are_processes_finish_their_training),
         cmocka_unit_test(test_ranks_pass_a_barrier_before_nccl_connects_each_group),
         cmocka_unit_test(test_ranks_pass_a_barrier_before_they_release_memory),
-        cmocka_unit_test(test_masters_are_copied_after_the_first_weight_gather),
+        cmocka_unit_test(test_master_weights_are_copied_after_the_first_weight_gather),
         cmocka_unit_test(test_bug_16_31_ranks_with_a_gpu_each_train_like_a_single_rank),
     };
     setenv("TEST_DEVICE", "cuda", 1);

@@ -1,9 +1,10 @@
-/* test_nccl_replicas.c -- tests that ranks with a GPU each are never said to differ although NCCL
- * adds in an order of its own in each group, and that they decide on steps by the same sums.
+/* test_nccl_replicas.c -- tests, on ranks with a GPU each, that replicas are never reported as
+ * different although NCCL adds in a different order in each group, and that all ranks decide on a
+ * step by the same sums.
  *
  * In the emulated NCCL each group's ring starts at another rank and goes in another direction, as
- * EMU_NCCL_SEED says. On some grids replicas then really differ in last bits. The comparison must
- * leave these out, and nothing else. */
+ * EMU_NCCL_SEED says. On some grids replicas then really differ in last bits. The comparison of
+ * replicas must leave out the parameters that differ in this way, and no others. */
 #include "parallel/trainer/replicas.h"
 
 #include "parallel/verify/capture.h"
@@ -44,7 +45,8 @@ static const Case cases[] = {
      -1,
      1,
      true},
-    /* Each data-parallel rank adds over its own four tensor-parallel ranks. */
+    /* Each data-parallel rank adds the gradients of norms over its own four tensor-parallel
+     * ranks. */
     {8,
      {"parallel.tensor=4", "parallel.sequence_parallel=true", "zero_optimization.stage=0", BATCH},
      "block.1.attn.norm.weight",
@@ -121,7 +123,8 @@ static void train(Comm *world, void *context)
     trainer_close(&t);
 }
 
-static void test_replicas_compare_equal_in_any_order_of_sums_and_flips_are_found(void **state)
+static void
+test_the_order_of_sums_is_never_reported_as_a_difference_but_a_flipped_bit_is(void **state)
 {
     cuda_devices_needed(MOST_RANKS);
     for (int i = 0; i < CASES; i++) {
@@ -147,7 +150,8 @@ static void test_replicas_compare_equal_in_any_order_of_sums_and_flips_are_found
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_replicas_compare_equal_in_any_order_of_sums_and_flips_are_found),
+        cmocka_unit_test(
+            test_the_order_of_sums_is_never_reported_as_a_difference_but_a_flipped_bit_is),
     };
     setenv("EMU_DEVICES", "8", 0);
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);

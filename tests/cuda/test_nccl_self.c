@@ -156,7 +156,7 @@ static void test_each_collective_gives_the_right_result_in_each_type(void **stat
         fill(Y, dtype);
         comm_all_gather(&self.dp, &self.dev, y, x);
         expect_values(Y, dtype, X, "all-gather");
-        if (dtype == U16) continue; /* it is only moved */
+        if (dtype == U16) continue; /* U16 is only moved, never added */
         comm_all_reduce(&self.tp, &self.dev, x, REDUCE_SUM);
         comm_all_reduce(&self.tp, &self.dev, x, REDUCE_MAX);
         expect_values(X, dtype, X, "all-reduce");
@@ -166,7 +166,7 @@ static void test_each_collective_gives_the_right_result_in_each_type(void **stat
     }
 }
 
-static void test_a_group_carries_collectives_and_messages(void **state)
+static void test_calls_grouped_in_nccl_give_the_right_collectives_and_messages(void **state)
 {
     (void)state;
     self_needed();
@@ -252,7 +252,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_library_has_the_functions_that_need_no_communicator),
         cmocka_unit_test(test_each_collective_gives_the_right_result_in_each_type),
-        cmocka_unit_test(test_a_group_carries_collectives_and_messages),
+        cmocka_unit_test(test_calls_grouped_in_nccl_give_the_right_collectives_and_messages),
         cmocka_unit_test(test_communicators_work_on_several_streams_at_once),
         cmocka_unit_test(test_no_communicator_has_an_error_and_all_can_be_destroyed),
     };

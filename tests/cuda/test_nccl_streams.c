@@ -128,7 +128,8 @@ static void run_ranks(void *context)
 }
 
 /* Opens a run of the case, on its ranks or on a single one. Cases with only pipeline stages
- * evaluate more windows: there, only the waits for buffers keep the micro-batches apart. */
+ * evaluate more windows: there, only the waits for buffers keep a micro-batch from overwriting the
+ * data of another. */
 static Run run_open(const GridCase *of, bool alone)
 {
     bool stages = of->of[GRID_PIPELINE] + 1 == grid_case_ranks(of);
@@ -169,7 +170,7 @@ static int run_in(Run *run, const Mode *mode, const WaitSite *left_out, char *sa
 
 /* ---- leaving out each wait ------------------------------------------------------------------- */
 
-/* Result of leaving out one wait in all grids. */
+/* What happened when one wait was left out, over all grids. */
 typedef struct {
     WaitSite site; /* site.met: how often it was reached in all grids */
     const SourcePlace *wait, *record;
@@ -282,7 +283,7 @@ static bool is_covered(const Row *r)
 /* Returns true for waits that these runs never reach: those of test helpers, those of ranks that
  * share a GPU, those of benchmarks, and those of one rank's asynchronous save, also for states on
  * the host (tests/parallel/trainer/test_async_device leaves them out). */
-static bool is_no_run_s(const SourcePlace *p)
+static bool is_reached_by_no_run(const SourcePlace *p)
 {
     return strstr(p->function, "_poison") || strstr(p->file, "comm/local") ||
            strstr(p->file, "commands/cmd_bench_") || strcmp(p->function, "take_snapshot") == 0 ||
@@ -309,7 +310,7 @@ static void check_table(const Table *table)
     }
     for (int p = 0; p < table->waits.n; p++) {
         const SourcePlace *place = &table->waits.of[p];
-        bool met = is_no_run_s(place);
+        bool met = is_reached_by_no_run(place);
         for (int i = 0; i < table->n; i++)
             met |= table->row[i].wait == place;
         if (!met) print_message("%s:%d %s: never met\n", place->file, place->line, place->function);

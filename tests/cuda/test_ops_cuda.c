@@ -247,7 +247,7 @@ static void test_losses_of_long_rows_agree_with_the_cpu(void **state)
 
 /* Queries that see no key, here a whole block of them, must still wait for the copies that they
  * started, and must not change the results of other queries. */
-static void test_queries_without_keys_do_not_change_other_queries(void **state)
+static void test_queries_without_keys_do_not_change_results_of_other_queries(void **state)
 {
     (void)state;
     enum { T = 256, BLIND = 128, D = 64 };
@@ -288,7 +288,7 @@ int main(void)
         cmocka_unit_test(test_step_decisions_match_the_cpu_bit_for_bit),
         cmocka_unit_test(test_normal_numbers_match_the_cpu_bit_for_bit),
         cmocka_unit_test(test_losses_of_long_rows_agree_with_the_cpu),
-        cmocka_unit_test(test_queries_without_keys_do_not_change_other_queries),
+        cmocka_unit_test(test_queries_without_keys_do_not_change_results_of_other_queries),
     };
     return cmocka_run_group_tests_name("step's end on cuda", tests, pair_setup, pair_teardown);
 }

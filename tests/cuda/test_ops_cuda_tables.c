@@ -115,7 +115,8 @@ static void expect_sums(const Sums *s, Tensor cpu, Tensor promised, Tensor found
     }
 }
 
-/* Compares the sums on a device, of which the test may open its own, with what it promises. */
+/* Compares the sums on the device with those that CUDA promises. The device may be one that the
+ * test has opened itself, with little scratch memory. */
 static void check_sums_on(Device *dev, Sums s)
 {
     static int32_t at[ROWS];
@@ -180,7 +181,7 @@ static void test_position_table_gradients_have_the_promised_bits(void **state)
 
 /* If the scratch memory cannot hold the sums of the parts of all columns, the columns are processed
  * in portions, with the same bits. */
-static void test_little_scratch_memory_changes_no_bit(void **state)
+static void test_table_gradients_with_little_scratch_memory_have_the_same_bits(void **state)
 {
     (void)state;
     pair_needed();
@@ -205,7 +206,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_token_table_gradients_have_the_promised_bits),
         cmocka_unit_test(test_position_table_gradients_have_the_promised_bits),
-        cmocka_unit_test(test_little_scratch_memory_changes_no_bit),
+        cmocka_unit_test(test_table_gradients_with_little_scratch_memory_have_the_same_bits),
     };
     return cmocka_run_group_tests_name("tables on cuda", tests, pair_setup, pair_teardown);
 }

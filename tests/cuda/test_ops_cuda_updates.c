@@ -188,7 +188,7 @@ static void test_updates_of_many_ranges_match_the_cpu_bit_for_bit(void **state)
 /* ---- state on the host ------------------------------------------------------------------------
  */
 
-/* Returns how many blocks were launched so far; 0 on a real GPU, where nobody counts. */
+/* Returns how many blocks were launched so far; 0 on a real GPU, which does not count them. */
 static int64_t blocks_launched(void)
 {
     int64_t (*count)(void) = (int64_t(*)(void))dlsym(RTLD_DEFAULT, "emu_count_blocks");
@@ -242,9 +242,9 @@ static void test_state_in_page_locked_memory_is_updated_by_few_blocks(void **sta
     }
 }
 
-/* Makes two updates at the same time, on the compute stream and on the stream for updates, of
- * weights of their own. Neither takes memory that the other uses, so each has the bits that it has
- * alone. */
+/* Makes two updates of different weights at the same time, one on the compute stream and one on the
+ * stream for updates. Neither may use memory that the other uses, so each must give the bits that
+ * it gives alone. */
 static void updates_at_once(int round)
 {
     enum { N = 4096 + 5, TWO = 2, TIMES = 4 };
@@ -281,7 +281,7 @@ static void updates_at_once(int round)
 }
 
 /* An emulated GPU takes the streams' work in another order in each round. */
-static void test_updates_on_two_streams_at_once_change_no_bit(void **state)
+static void test_updates_on_two_streams_at_once_have_the_same_bits_as_alone(void **state)
 {
     (void)state;
     pair_needed();
@@ -349,7 +349,7 @@ int main(void)
         cmocka_unit_test(test_updates_of_many_ranges_match_the_cpu_bit_for_bit),
         cmocka_unit_test(test_adamw_averages_in_bf16_match_the_cpu_bit_for_bit),
         cmocka_unit_test(test_state_in_page_locked_memory_is_updated_by_few_blocks),
-        cmocka_unit_test(test_updates_on_two_streams_at_once_change_no_bit),
+        cmocka_unit_test(test_updates_on_two_streams_at_once_have_the_same_bits_as_alone),
     };
     setenv("EMU_STREAMS", "random", 0); /* otherwise emulated streams do their work at once */
     return cmocka_run_group_tests_name("updates on cuda", tests, pair_setup, pair_teardown);

@@ -37,7 +37,8 @@ template <class T> static double value_of(uint32_t bits)
 
 /* ---- products: layout ------------------------------------------------------------------------ */
 
-/* Operands of one product, and below the registers of 32 lanes that hold them. */
+/* The operands of one product; Registers, below, has the registers of the 32 lanes that hold
+ * them. */
 typedef struct {
     double a[M][K], b[K][N], c[M][N];
 } Matrices;

@@ -8,8 +8,8 @@
 
 /* ---- loading fragments from shared memory ---------------------------------------------------- */
 
-/* Shared memory holds ROWS rows of 8 elements, all with different values. The lanes' rows are in no
- * order, so using another lane's address is detected. */
+/* Shared memory holds ROWS rows of 8 elements, all with different values. The rows of the lanes are
+ * in a scrambled order, so using another lane's address is detected. */
 enum { ROWS = 128, SIDE = 8 };
 
 static __host__ __device__ int row_of_lane(int lane)
@@ -77,8 +77,8 @@ static void test_ldmatrix_loads_the_elements_that_the_isa_specifies(void **)
 
 enum { COPIERS = 64, STAGES = 4, CELL = 16 };
 
-/* Thread i copies i % 17 of its bytes into every other cell of shared memory; out receives all
- * cells. */
+/* Shared memory has two cells of 16 bytes for each thread. Thread i copies the first i % 17 of its
+ * 16 bytes into cell 2 i; no thread copies into the odd cells. out receives all cells. */
 static __global__ void __launch_bounds__(COPIERS) copy_part_kernel(uint8_t *out, const uint8_t *x)
 {
     DYN_SHARED(uint8_t, cells);
@@ -238,7 +238,7 @@ static void check_function(bool exp2, const float *special, const float *want, d
                        (float)(exp2 ? ::exp2((double)x[i]) : 1 / (double)x[i]), exp2 ? 2 : 1);
 }
 
-static void test_approximate_functions_err_at_most_as_the_isa_says(void **)
+static void test_approximate_functions_err_no_more_than_the_isa_allows(void **)
 {
     need_gpu();
     const float infinite = INFINITY, nan = NAN;
@@ -258,7 +258,7 @@ int main(void)
         cmocka_unit_test(test_partial_async_copies_fill_the_rest_with_zeros),
         cmocka_unit_test(test_async_copies_are_visible_after_the_wait_for_their_group),
         cmocka_unit_test(test_stores_of_words_write_their_bytes_and_no_others),
-        cmocka_unit_test(test_approximate_functions_err_at_most_as_the_isa_says),
+        cmocka_unit_test(test_approximate_functions_err_no_more_than_the_isa_allows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

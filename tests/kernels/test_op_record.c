@@ -96,10 +96,11 @@ static bool is_allowed(const OpCase *c, DType storage, DType grad)
     return grad == storage || grad == dtype_compute(storage);
 }
 
-static void test_every_op_has_the_cost_of_its_operands(void **state)
+static void test_the_recorded_cost_of_every_op_equals_that_of_its_operands(void **state)
 {
     static const DType types[] = {F64, F32, BF16, F16};
-    /* The operands of a decision are records: see below. */
+    /* The operands of op_step_decide are structs (StepState and so on); its cost has its own test
+     * below. */
     bool seen[OP_COUNT] = {[OP_step_decide] = true};
     Recorded r;
     (void)state;
@@ -149,7 +150,7 @@ static void expect_bytes(Recorded *r, OpId op, int64_t bytes)
 }
 
 /* 8 tokens pick rows of tables with 100 and with 5 rows of 16 elements. */
-static void test_traffic_of_tables_counts_only_the_selected_rows(void **state)
+static void test_memory_traffic_of_tables_counts_only_the_selected_rows(void **state)
 {
     Recorded r;
     (void)state;
@@ -176,7 +177,7 @@ static void test_traffic_of_tables_counts_only_the_selected_rows(void **state)
     close_recorded(&r);
 }
 
-static void test_traffic_of_updates_counts_every_operand_of_every_range(void **state)
+static void test_memory_traffic_of_updates_counts_every_operand_of_every_range(void **state)
 {
     Recorded r;
     (void)state;
@@ -209,7 +210,7 @@ static void test_traffic_of_updates_counts_every_operand_of_every_range(void **s
     close_recorded(&r);
 }
 
-static void test_traffic_of_a_hash_counts_the_bytes_that_it_reads(void **state)
+static void test_memory_traffic_of_a_hash_counts_the_bytes_that_it_reads(void **state)
 {
     Recorded r;
     (void)state;
@@ -220,7 +221,8 @@ static void test_traffic_of_a_hash_counts_the_bytes_that_it_reads(void **state)
     close_recorded(&r);
 }
 
-static void test_traffic_of_a_decision_counts_its_records_and_one_learning_rate(void **state)
+static void
+test_memory_traffic_of_a_step_decision_counts_its_structs_and_one_learning_rate(void **state)
 {
     static StepState at;
     static StepStats stats;
@@ -234,7 +236,7 @@ static void test_traffic_of_a_decision_counts_its_records_and_one_learning_rate(
     close_recorded(&r);
 }
 
-/* The sums of a step are f64, also on a device that serves them from its table for f32. */
+/* The sums of a step are f64, also on a device without f64 ops, whose table for f32 serves them. */
 static void test_sums_of_a_step_are_recorded_as_f64(void **state)
 {
     static StepState at;
@@ -375,11 +377,12 @@ static void test_the_names_of_arguments_equal_those_in_the_list_of_ops(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_op_has_the_cost_of_its_operands),
-        cmocka_unit_test(test_traffic_of_tables_counts_only_the_selected_rows),
-        cmocka_unit_test(test_traffic_of_updates_counts_every_operand_of_every_range),
-        cmocka_unit_test(test_traffic_of_a_hash_counts_the_bytes_that_it_reads),
-        cmocka_unit_test(test_traffic_of_a_decision_counts_its_records_and_one_learning_rate),
+        cmocka_unit_test(test_the_recorded_cost_of_every_op_equals_that_of_its_operands),
+        cmocka_unit_test(test_memory_traffic_of_tables_counts_only_the_selected_rows),
+        cmocka_unit_test(test_memory_traffic_of_updates_counts_every_operand_of_every_range),
+        cmocka_unit_test(test_memory_traffic_of_a_hash_counts_the_bytes_that_it_reads),
+        cmocka_unit_test(
+            test_memory_traffic_of_a_step_decision_counts_its_structs_and_one_learning_rate),
         cmocka_unit_test(test_sums_of_a_step_are_recorded_as_f64),
         cmocka_unit_test(test_matrix_products_are_recorded_with_rows_columns_and_depth),
         cmocka_unit_test(test_attention_counts_the_pairs_that_the_causal_mask_allows),

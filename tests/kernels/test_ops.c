@@ -223,7 +223,7 @@ static bool same_bits_for_all_threads(OpId op)
     }
 }
 
-/* Runs the call on a device with its own memory; copies whole blocks to it and back. */
+/* Runs the call on a device with its own memory; copies whole guarded buffers to it and back. */
 static void run_far(Trial *t, Device *dev, const StepDecision *decision)
 {
     Tensor far[CASE_OPERANDS] = {{0}};
@@ -282,8 +282,8 @@ static void run_again(Trial *t, TestDevice *d, int64_t gap, const unsigned char 
     free(again);
 }
 
-/* Runs on every device that can differ and returns how many there were. Buffers with the same bits
- * as those of a run that has passed, guard bands included, pass without further checks. */
+/* Runs on every device that is worth_running and returns how many there were. Buffers with the same
+ * bits as those of a run that has passed, guard bands included, pass without further checks. */
 static int trial_on_devices(Trial *t, int64_t gap)
 {
     unsigned char *passed = NULL, *single = NULL;

@@ -16,9 +16,7 @@
 
 #include <cmocka.h>
 
-/* ---- checks of calls
- * ------------------------------------------------------------------------------
- */
+/* ---- checks of calls ------------------------------------------------------------------------- */
 
 /* Runs the body in a child process, which must end with this code and print `op` and `what`. */
 static void expect_end(Device *dev, void (*body)(Device *), int code, const char *op,
@@ -279,7 +277,7 @@ static void averages_without_segments(Device *dev)
     op_adamw(dev, &range, 1, &decision, hyper);
 }
 
-static void invalid_operands_are_refused_with_op_and_operand(void **state)
+static void invalid_operands_are_refused_with_a_message_that_names_op_and_operand(void **state)
 {
     (void)state;
     expect_refusal(wrong_shape, "op_add", "b is (4, 2) f32");
@@ -315,7 +313,7 @@ static void invalid_operands_are_refused_with_op_and_operand(void **state)
 }
 
 /* A backend may lack an op: a run that calls it ends with an error message. */
-static void an_op_that_a_backend_lacks_ends_the_program_with_its_name(void **state)
+static void calling_an_op_that_the_backend_lacks_ends_the_program_and_names_the_op(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++) {
@@ -374,8 +372,8 @@ static void benchmark_calls_scale_with_the_number_of_tokens(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(invalid_operands_are_refused_with_op_and_operand),
-        cmocka_unit_test(an_op_that_a_backend_lacks_ends_the_program_with_its_name),
+        cmocka_unit_test(invalid_operands_are_refused_with_a_message_that_names_op_and_operand),
+        cmocka_unit_test(calling_an_op_that_the_backend_lacks_ends_the_program_and_names_the_op),
         cmocka_unit_test(the_profile_counts_calls_and_lists_matrix_multiplications),
         cmocka_unit_test(benchmark_calls_scale_with_the_number_of_tokens),
     };

@@ -5,8 +5,8 @@
  *
  * The epilogues of cuBLASLt may compute tanh by the GPU's tanh.approx, whose relative error is up
  * to 2^-11 (PTX ISA). Where they may be used, the bounds allow this. They are then wider than the
- * difference between the forms of gelu with tanh and with erf, but such errors have nothing to do
- * with that difference: the results together tell which form they follow. */
+ * difference between the forms of gelu with tanh and with erf. But errors of tanh are not
+ * correlated with that difference, so many results together show which form was computed (Form). */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/device/op_devices.h"
@@ -102,15 +102,17 @@ static double erf_gelu_slope(double x)
     return 0.5 * (1 + erf(x / sqrt(2))) + 0.5 * ROOT * x * exp(-0.5 * x * x);
 }
 
-/* How far the errors of many results follow another form of gelu: the least squares of the errors
- * by the differences of that form from the right one, each weighted by the bound of the error. The
- * quotient is 0 for results of the right form and 1 for the other. */
+/* Shows by a least-squares fit whether many results follow another form of gelu. It fits the errors
+ * of the results to the differences of that form from the right one, each divided by the bound of
+ * the error. The fitted factor, along / size, is about 0 for results of the right form and about 1
+ * for those of the other. */
 typedef struct {
     double along, size;
 } Form;
 
-/* Adds the error of the result at x to the form. Only arguments up to 2.5 count. Beyond, tanh is so
- * close to 1 that an approximate tanh is 1, with errors that all have the same sign. */
+/* Adds the error of the result at x to the fit. Only arguments of at most 2.5 in magnitude count.
+ * Beyond, tanh is so close to 1 that an approximate tanh is 1, with errors that all have the same
+ * sign. */
 static void form_add(Form *form, double x, double error, double difference, double bound)
 {
     if (fabs(x) > 2.5 || bound == 0) return;
@@ -190,7 +192,7 @@ static Fault sums_fault(TestDevice *d, DType dtype, int64_t outputs, bool with_b
     return fault;
 }
 
-static void gelu_of_the_sum_is_rounded_once(void **state)
+static void gelu_of_the_unrounded_sum_is_rounded_once(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count * 4 * 8; i++) {
@@ -213,7 +215,7 @@ static Tensor drawn(DType dtype, int64_t rows, int64_t cols, uint64_t stream)
 }
 
 /* If storage has the compute type, nothing is rounded before gelu, so both give the same bits. */
-static void both_forms_of_gelu_give_the_same_bits_in_f32_and_f64(void **state)
+static void both_gelu_epilogues_give_the_same_bits_in_f32_and_f64(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count * 2 * 4; i++) {
@@ -322,7 +324,7 @@ static void gelu_backward_uses_the_derivative_of_the_tanh_form(void **state)
 
 /* An emulated cuBLASLt takes the place of the library, in three ways. A tanh that is wrong by 2^-11
  * must pass. A gelu of the rounded sum, and a gelu or gelu' by erf, must be detected. */
-static void a_library_may_approximate_tanh_but_not_use_another_form(void **state)
+static void a_library_may_approximate_tanh_but_not_use_another_form_of_gelu(void **state)
 {
     (void)state;
     const char *before = getenv("EMU_LT");
@@ -347,9 +349,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gelu_backward_uses_the_derivative_of_the_tanh_form),
-        cmocka_unit_test(gelu_of_the_sum_is_rounded_once),
-        cmocka_unit_test(both_forms_of_gelu_give_the_same_bits_in_f32_and_f64),
-        cmocka_unit_test(a_library_may_approximate_tanh_but_not_use_another_form),
+        cmocka_unit_test(gelu_of_the_unrounded_sum_is_rounded_once),
+        cmocka_unit_test(both_gelu_epilogues_give_the_same_bits_in_f32_and_f64),
+        cmocka_unit_test(a_library_may_approximate_tanh_but_not_use_another_form_of_gelu),
     };
     return cmocka_run_group_tests_name("gelu after a product", tests, devices_setup,
                                        devices_teardown);

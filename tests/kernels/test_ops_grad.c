@@ -290,8 +290,8 @@ static double embedding_loss(const Function *f)
     return weighted(f, f->scratch[0], 15 * 6, 0);
 }
 
-/* Uses rows 2 to 6 of a table as the local part: indices outside it contribute nothing; positions
- * use all nine rows. */
+/* Uses rows 2 to 6 of a table as the part that this rank has: indices outside it contribute
+ * nothing; positions use all nine rows. */
 static void embedding_backward_matches_finite_differences(void **state)
 {
     (void)state;

@@ -78,7 +78,7 @@ static void hashes_equal_the_oracle_for_every_type_and_size(void **state)
 
 /* On a device, packs of two words are read only from addresses that are multiples of 16, so some
  * parts here begin at other multiples of 8. */
-static void hashes_are_sums_over_parts_of_whole_words(void **state)
+static void the_hash_of_a_tensor_is_the_sum_of_the_hashes_of_its_parts(void **state)
 {
     static const int64_t cut[] = {0, 8, 24, 4096, 100008, 299992, MOST - 1};
     enum { PARTS = sizeof cut / sizeof *cut - 1 };
@@ -103,7 +103,7 @@ static void hashes_are_sums_over_parts_of_whole_words(void **state)
 
 /* Flips each bit of some words, zeros and random ones, and then exchanges two words. The hash must
  * change each time. */
-static void every_changed_bit_and_every_exchange_changes_the_hash(void **state)
+static void every_flipped_bit_and_every_exchange_of_words_changes_the_hash(void **state)
 {
     enum { WORDS = 5 };
     (void)state;
@@ -137,8 +137,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hashes_equal_the_oracle_for_every_type_and_size),
-        cmocka_unit_test(hashes_are_sums_over_parts_of_whole_words),
-        cmocka_unit_test(every_changed_bit_and_every_exchange_changes_the_hash),
+        cmocka_unit_test(the_hash_of_a_tensor_is_the_sum_of_the_hashes_of_its_parts),
+        cmocka_unit_test(every_flipped_bit_and_every_exchange_of_words_changes_the_hash),
     };
     return cmocka_run_group_tests_name("hashes", tests, devices_setup, devices_teardown);
 }

@@ -125,7 +125,7 @@ static void check_on_devices(int64_t vocabulary, int64_t rows, const int32_t *pl
     }
 }
 
-/* Odd lengths around whole vectors of every level, and around whole packs. */
+/* Odd row lengths, near multiples of the vector length of every CPU level and of a pack. */
 static void a_very_large_or_NaN_logit_is_found_at_every_position(void **state)
 {
     static const int64_t length[] = {1, 7, 31, 33, 71, 133};

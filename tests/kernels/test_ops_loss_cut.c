@@ -246,7 +246,7 @@ static double not_a_number(int64_t row, int64_t col, int64_t vocabulary)
     return row % vocabulary == col ? (double)NAN : drawn_uniform(64, row * vocabulary + col);
 }
 
-static void bug_21_22_losses_and_gradients_equal_those_of_whole_rows(void **state)
+static void bug_21_22_losses_and_gradients_of_split_rows_equal_those_of_whole_rows(void **state)
 {
     (void)state;
     check_on_devices(17, 19, 8, spread);
@@ -367,7 +367,7 @@ static void gradients_of_logits_split_over_ranks_match_finite_differences(void *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bug_21_22_losses_and_gradients_equal_those_of_whole_rows),
+        cmocka_unit_test(bug_21_22_losses_and_gradients_of_split_rows_equal_those_of_whole_rows),
         cmocka_unit_test(bug_23_padding_does_not_change_the_loss),
         cmocka_unit_test(bug_24_the_largest_logit_of_all_ranks_is_subtracted),
         cmocka_unit_test(a_NaN_logit_of_one_rank_gives_a_NaN_loss_on_all),

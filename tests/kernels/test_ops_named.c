@@ -66,8 +66,8 @@ static void loss_of(Device *dev, Tensor losses, Tensor logits, Tensor targets, i
     device_drop(dev, s);
 }
 
-/* With large logits exp overflows unless the maximum is subtracted first. Compared with closed
- * forms. */
+/* With large logits exp overflows unless the maximum is subtracted first. The results are compared
+ * with closed forms. */
 static void bug_24_large_logits_stay_finite(void **state)
 {
     (void)state;
@@ -274,7 +274,7 @@ static void *memory_far(Device *dev, size_t bytes)
     return available > 2 * bytes ? device_alloc(dev, bytes, "rows far apart") : NULL;
 }
 
-/* Copies row by row, because such a stride is too large for a pitch. */
+/* Copies row by row, because the stride exceeds the largest pitch of a two-dimensional copy. */
 static void fetch_rows(Device *dev, float *out, Tensor wide)
 {
     for (int r = 0; r < ROWS; r++)

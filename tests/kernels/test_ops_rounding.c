@@ -20,8 +20,8 @@
 
 /* ---- the rule -------------------------------------------------------------------------------- */
 
-/* If x is k / 2^16 of a step above its lower neighbour, exactly k of the 2^16 random numbers round
- * it away from zero, so the mean of the rounding is x. */
+/* If x is k / 2^16 of a step away from its bf16 neighbour towards zero, exactly k of the 2^16
+ * random numbers round it away from zero, so the mean of all results is x. */
 static void rounding_over_all_random_bits_has_the_exact_mean(void **state)
 {
     (void)state;
@@ -244,7 +244,8 @@ static void ranks_round_a_split_matrix_like_one_rank(void **state)
 
 /* ---- random bits ----------------------------------------------------------------------------- */
 
-/* Counts how many of n elements, all equal to x, SGD without a gradient rounds away from zero. */
+/* Updates n weights of 1 by SGD to 1 + 2^-9 and rounds them stochastically to bf16, into out.
+ * Returns how many were rounded up. */
 static int ups_of(Device *dev, uint64_t seed, uint64_t stream, int64_t t, uint16_t *out, int n)
 {
     static float grad[PLACES];

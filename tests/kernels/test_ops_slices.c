@@ -140,7 +140,7 @@ static void check_backward(const Here *h)
     device_drop(dev, dy);
 }
 
-static void layers_in_columns_of_a_buffer_equal_the_stacked_layer(void **state)
+static void layers_whose_outputs_share_a_buffer_equal_one_layer_with_stacked_weights(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++)
@@ -158,7 +158,7 @@ static void layers_in_columns_of_a_buffer_equal_the_stacked_layer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_in_columns_of_a_buffer_equal_the_stacked_layer),
+        cmocka_unit_test(layers_whose_outputs_share_a_buffer_equal_one_layer_with_stacked_weights),
     };
     return cmocka_run_group_tests_name("products of columns of a buffer", tests, devices_setup,
                                        devices_teardown);

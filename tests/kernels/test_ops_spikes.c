@@ -163,8 +163,8 @@ static void spikes_equal_those_found_with_a_sorted_median(void **state)
 }
 
 /* Without a policy that skips them, spikes change nothing about the update, the learning rate or
- * the loss scale; a skipped one leaves no trace but its counts. */
-static void a_spike_changes_an_update_only_if_it_is_skipped(void **state)
+ * the loss scale; a skipped spike changes nothing but the counts. */
+static void a_spike_does_not_affect_the_update_unless_spikes_are_skipped(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++) {
@@ -211,7 +211,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spikes_equal_those_found_with_a_sorted_median),
-        cmocka_unit_test(a_spike_changes_an_update_only_if_it_is_skipped),
+        cmocka_unit_test(a_spike_does_not_affect_the_update_unless_spikes_are_skipped),
         cmocka_unit_test(bug_10_a_non_finite_loss_does_not_enter_the_median),
     };
     return cmocka_run_group_tests_name("spikes", tests, devices_setup, devices_teardown);

@@ -54,7 +54,7 @@ static bool near(double a, double b)
     return fabs(a - b) <= 8 * 0x1p-53 * fabs(b);
 }
 
-static void decisions_clip_gradients_and_count_steps(void **state)
+static void step_decisions_clip_gradients_and_count_steps(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++) {
@@ -67,8 +67,8 @@ static void decisions_clip_gradients_and_count_steps(void **state)
                     d.loss_scale == 1);
         assert_true(near(d.grad_norm, 0.5) && near(d.grad_scale, 1));
         d = decide(dev, &s, (StepStats){.sq_norm = 16, .nats = 60, .targets = 32}, &constants);
-        /* Only half of the targets counted, so gradients were divided by twice too much; the norm
-         * is 8 and clips to 1. */
+        /* Only half of the targets counted, so the gradients were divided by twice the actual
+         * number. The norm is 8 and is clipped to 1. */
         assert_true(d.update == 2 && d.lr == 0.2 && near(d.grad_norm, 8) &&
                     near(d.loss, 60.0 / 32));
         assert_true(near(d.grad_scale, 2 * (1 / (8 + 1e-6))));
@@ -104,7 +104,7 @@ static void gradient_allreduce_op_sum_adds_the_gradients_of_ranks(void **state)
 
 /* A skipped step advances the counts of samples and tokens, but neither t nor the learning rate.
  * The step after it gives the same result as without it. */
-static void skipped_step_leaves_no_trace(Device *dev)
+static void skipped_step_does_not_affect_the_next_step(Device *dev)
 {
     StepConstants constants = plain_constants();
     const double bad[] = {(double)NAN, (double)INFINITY};
@@ -128,11 +128,11 @@ static void skipped_step_leaves_no_trace(Device *dev)
                 s.updates == 1);
 }
 
-static void bug_10_11_42_a_skipped_step_leaves_no_trace(void **state)
+static void bug_10_11_42_a_skipped_step_does_not_affect_the_next_step(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++)
-        if (chosen(i)) skipped_step_leaves_no_trace(&devices.item[i].device);
+        if (chosen(i)) skipped_step_does_not_affect_the_next_step(&devices.item[i].device);
 }
 
 /* Runs a sequence of steps, '0' (normal) or '1' (overflow); writes scale/hysteresis after each, and
@@ -188,7 +188,7 @@ static void the_loss_scale_follows_recorded_traces_of_deepspeed(void **state)
 
 enum { ELEMENTS = 77 };
 
-/* Weights and optimizer states of one update, and their bytes before it. */
+/* The weights, gradients and optimizer states of one update. */
 typedef struct {
     float master[ELEMENTS], grad[ELEMENTS], slot[2][ELEMENTS];
     uint16_t weight[ELEMENTS];
@@ -245,7 +245,7 @@ static double squares(Device *dev, const float *x, int64_t n)
     return sum;
 }
 
-static void skipped_updates_change_no_bit(void **state)
+static void skipped_updates_change_no_bit_of_weights_and_states(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++)
@@ -315,7 +315,8 @@ static void bug_7_tiny_updates_move_a_bf16_weight(void **state)
         if (chosen(i)) tiny_updates_move_a_bf16_weight(&devices.item[i].device);
 }
 
-/* The first update of the momentum uses the whole gradient; dampening begins with the second. */
+/* The first update sets the momentum buffer to the whole gradient; dampening begins with the second
+ * update. */
 static void sgd_dampens_from_the_second_update(void **state)
 {
     (void)state;
@@ -337,11 +338,11 @@ static void sgd_dampens_from_the_second_update(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decisions_clip_gradients_and_count_steps),
+        cmocka_unit_test(step_decisions_clip_gradients_and_count_steps),
         cmocka_unit_test(gradient_allreduce_op_sum_adds_the_gradients_of_ranks),
-        cmocka_unit_test(bug_10_11_42_a_skipped_step_leaves_no_trace),
+        cmocka_unit_test(bug_10_11_42_a_skipped_step_does_not_affect_the_next_step),
         cmocka_unit_test(the_loss_scale_follows_recorded_traces_of_deepspeed),
-        cmocka_unit_test(skipped_updates_change_no_bit),
+        cmocka_unit_test(skipped_updates_change_no_bit_of_weights_and_states),
         cmocka_unit_test(bug_8_runs_with_and_without_loss_scale_have_the_same_bits),
         cmocka_unit_test(bug_7_tiny_updates_move_a_bf16_weight),
         cmocka_unit_test(sgd_dampens_from_the_second_update),

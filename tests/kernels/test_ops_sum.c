@@ -24,7 +24,8 @@ typedef struct {
     double *value; /* (n, count) */
 } Addends;
 
-/* Magnitudes from 1e-3 to 1e3 and both signs, so another order of addition gives other bits. */
+/* Draws addends of both signs and of magnitudes from 1e-3 to 1e3, so that another order of addition
+ * gives other bits. */
 static Addends addends_make(DType type, int n, int64_t count)
 {
     Addends a = {.type = type, .n = n, .count = count};
@@ -255,8 +256,8 @@ static void bug_40_partial_sums_neither_underflow_nor_overflow(void **state)
         }
 }
 
-/* The gradient of a bias that is made from the sums of op_column_sum has the same bits as the one
- * for which the gradient op of the weight computes the sums itself. */
+/* A bias gradient that is made from the sums of op_column_sum has the same bits as one for which
+ * op_linear_backward_weight computes the sums itself. */
 static void column_sums_have_the_same_bits_as_a_bias_gradient(void **state)
 {
     (void)state;

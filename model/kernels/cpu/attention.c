@@ -28,8 +28,8 @@ typedef struct {
     Window window;
 } QueryBlock;
 
-/* Scales the scores of keys [from, to) with a group of queries. Sets a score to -infinity if the
- * query may not attend to the key. Raises top[l] to the largest score of query l. */
+/* Scales the scores of a group of queries with the keys [from, to). Sets a score to -infinity if
+ * the query may not attend to the key. Raises top[l] to the largest score of query l. */
 static void group_mask(real *restrict scores, const int32_t *restrict first,
                        const int32_t *restrict end, int64_t from, int64_t to, real scale,
                        real *restrict top)
@@ -125,8 +125,8 @@ static void block_take(const ForwardCall *f, QueryBlock *x, int64_t task, int wo
 {
     const AttentionCall *h = &f->call;
     int64_t heads = h->shape.heads, pairs = h->batch * heads;
-    /* The pair of batch row and head varies fastest, so tasks that run at the same time take
-     * equally long. */
+    /* Consecutive tasks have the same block of queries and different (batch row, head) pairs, so
+     * tasks that run at the same time take about the same time. */
     int64_t pair = head_of_task(h, task % pairs, pairs);
     int64_t block = f->n_blocks - 1 -
                     task / pairs; /* starts with the last block, which attends to the most keys */

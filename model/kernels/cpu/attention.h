@@ -14,8 +14,8 @@
 
 /* A block of scores has at most QUERY_BLOCK queries and KEY_BLOCK keys. Queries are processed in
  * groups of GROUP: a group's scores are adjacent, and scores above the diagonal are skipped per
- * group and strip of keys. Rows of scores are padded by one group so that a column of scores does
- * not map to only a few sets of a cache. */
+ * group and per strip of STRIP_ROWS keys (strips.h). Rows of scores are padded by one group so that
+ * a column of scores does not map to only a few sets of a cache. */
 enum { QUERY_BLOCK = 64, KEY_BLOCK = 256, GROUP = 16, SCORES_LD = QUERY_BLOCK + GROUP };
 _Static_assert(GROUP % LANES == 0, "a group is whole vectors");
 
@@ -137,8 +137,8 @@ static inline HeadRows head_load(const AttentionCall *h, Tensor x, int64_t lengt
     return (HeadRows){.at = buffer, .ld = ld};
 }
 
-/* Writes D reals, rounded to x's type, to row t of a head of x. The row must be final: it may be
- * written past the caches (reals_stream). */
+/* Writes D reals, rounded to x's type, to row t of a head of x. The row must be the final result,
+ * because it may be written past the caches (reals_stream). */
 static inline void head_store(const AttentionCall *h, Tensor x, int64_t length, int64_t b,
                               int64_t head, int64_t t, const real *row)
 {

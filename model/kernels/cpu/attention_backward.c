@@ -251,7 +251,8 @@ static void backward_task(void *context, int64_t task, int worker)
         memset(x.dv, 0, bytes);
     }
     /* The heads of a group read the same keys and add to the same dK and dV. They do so in a fixed
-     * order, block by block, so that the keys are soon read again while in the cache. */
+     * order: all heads process a block of queries in turn before the next block. So the keys are
+     * read again while they are still in the cache. */
     for (int64_t t = x.query; t < x.query_end; t += f->query_block)
         for (int64_t head = x.kv_head * group; head < (x.kv_head + 1) * group; head++)
             queries_backward(f, &x, head, t, min_i64(f->query_block, x.query_end - t));

@@ -6,7 +6,8 @@ typedef struct {
     Tensor x, table, index;
     int64_t first_row, tasks;
     bool accumulate;
-    /* backward: rows n with the same index form a chain head -> next -> ... -> -1, ascending */
+    /* backward: the rows n with the same index form a chain (a linked list) in ascending order:
+     * head, next, ..., -1 */
     const int32_t *head, *next;
     int64_t n_heads;
 } EmbeddingJob;

@@ -1,17 +1,18 @@
 /* gelu.h -- GELU in its tanh form and its derivative, for the activation ops and for the epilogues
  * of matrix multiplications.
  *
- * Fused and unfused ops use the same code, so they give the same bits. (All files that include it
- * must be compiled without contraction of products and sums.) 0.5 (1 + tanh u) is the logistic
- * function of 2u: one exponential, one division, and no cancellation where the result is small.
- * Vectorises. */
+ * Fused and unfused ops use the same code, so they give the same bits. (All files that include this
+ * header must be compiled without contraction of products and sums to fused multiply-adds.) The
+ * factor 0.5 (1 + tanh u) of GELU is the logistic function of 2u: one exponential, one division,
+ * and no cancellation where the result is small. The compiler can vectorise it. */
 #ifndef MODEL_KERNELS_CPU_GELU_H
 #define MODEL_KERNELS_CPU_GELU_H
 
 #include "model/kernels/cpu/cpu.h"
 #include "model/kernels/vmath.h"
 
-/* Returns exp(-x), limited so that its product with 1 / (1 + exp(-x)) is finite. */
+/* Returns e = exp(-x), but at most 1e34 (double: 1e300). With s = 1 / (1 + e), the derivatives
+ * below compute e s; if e were infinite, s would be 0 and e s NaN. */
 static inline real exp_of_minus(real x)
 {
     const real most = sizeof(real) == sizeof(float) ? (real)1e34 : (real)1e300;

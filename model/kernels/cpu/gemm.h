@@ -5,7 +5,7 @@
 
 #include "model/kernels/cpu/cpu.h"
 
-/* An operand: rows are `ld` elements apart; transposed: its transpose is multiplied. */
+/* An operand whose rows are `ld` elements apart. If `transposed`, its transpose is multiplied. */
 typedef struct {
     const real *at;
     int64_t ld;

@@ -33,7 +33,8 @@ static void draw_pairs(uint64_t seed, uint64_t stream, uint64_t first, int n, ui
         b[i] = (uint64_t)word[3][i] << 32 | word[2][i];
 }
 
-/* Sets z[2i], z[2i + 1] to std times the two normal numbers of each of n draws a[i], b[i]. */
+/* For each i < n, sets z[2i] and z[2i + 1] to std times the two normal numbers of the draws a[i],
+ * b[i] (normal.h). */
 static void box_muller(double *restrict z, const uint64_t *restrict a, const uint64_t *restrict b,
                        int n, double std)
 {

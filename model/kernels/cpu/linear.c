@@ -118,8 +118,8 @@ static Factor job_factor(Tensor t, bool deep, int64_t line, int64_t lines, int64
                 : factor_load(t, depth, depths, line, lines, buffer);
 }
 
-/* Computes c = (beta c +) the matrix multiplication of a tile. Factors stored as reals are read in
- * place, in one piece over the whole depth. */
+/* Computes a tile c = a b + beta c of the result, where a and b are the job's factors. Factors
+ * stored as reals are read in place, in one piece over the whole depth. */
 static void job_product(const ProductJob *job, int worker, Tile t, const TileScratch *s, real beta,
                         real *c, int64_t ldc)
 {
@@ -312,8 +312,8 @@ static void backward_weight_task(void *context, int64_t task, int worker)
     Tile t = grid_tile(&job->grid, task);
     TileScratch s = scratch_take(job, worker, t);
     if (tensor_present(job->bias)) { /* the tiles in one row of the grid share their part of db */
-        /* Each tile in a row of tiles sums its share of the columns, so the bias gradient adds no
-         * tasks and the tasks sum equally many columns. */
+        /* Each tile in a row of tiles sums its share of the columns, so the bias gradient needs no
+         * tasks of its own, and all tasks sum about the same number of columns. */
         int64_t parts = job->grid.cols, part = task / job->grid.rows;
         int64_t first = pool_cut(t.rows, parts, TILE_GRAIN, part);
         CPU(bias_part)

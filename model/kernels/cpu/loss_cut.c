@@ -53,7 +53,7 @@ static CutJob job_of(const Device *dev, Tensor logits, int64_t first_col, int64_
                     .tasks = tasks_for(dev, 2 * tensor_count(logits))};
 }
 
-/* ---- the largest ----------------------------------------------------------------------------- */
+/* ---- maximum of each row --------------------------------------------------------------------- */
 
 static void max_body(void *context, int64_t task, int worker)
 {
@@ -73,7 +73,7 @@ void CPU(loss_max)(Device *dev, Tensor most, Tensor logits, int64_t first_col, i
     pool_run(dev->pool, job.tasks, max_body, &job);
 }
 
-/* ---- the terms ------------------------------------------------------------------------------- */
+/* ---- terms of the sums ----------------------------------------------------------------------- */
 
 /* Returns the sum of exp(x[i] - most), added in the same order as in op_loss. */
 static real sum_of(const real *x, int64_t n, real most)

@@ -122,7 +122,7 @@ typedef struct {
     Tensor dst;
     const Tensor *src;
     int n;
-    bool stream; /* dst is too long to stay in the caches */
+    bool stream; /* dst is too long to stay in the caches, so it is written past them */
     bool apart;  /* the sources are read in several blocks; dst may be a source of a later block, so
                     it is written last */
     int64_t tasks;
@@ -207,7 +207,7 @@ static void sum_body(void *context, int64_t task, int worker)
     streams_end();
 }
 
-/* Reads each source once and writes dst once, so memory bandwidth limits it. */
+/* Reads each source once and writes dst once, so its speed is limited by memory bandwidth. */
 void CPU(sum)(Device *dev, Tensor dst, const Tensor *src, int n)
 {
     if (n == 1) {

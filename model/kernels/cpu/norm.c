@@ -52,9 +52,9 @@ static void norm_row(real *y, real *stats, const real *x, const real *w, const r
         const real *xg = x + first;
         real *yg = y + first;
         real mean = norm.kind == NORM_LAYERNORM ? reals_sum(xg, width) / (real)width : (real)0;
-        /* Makes a second pass over the row, which is in the cache. The sum of squares minus the
-         * squared mean would cancel where the mean is much larger than the deviation. RMSNorm uses
-         * the mean 0. */
+        /* Makes a second pass over the row, which is in the cache. The mean of the squares minus
+         * the squared mean would lose digits by cancellation where the mean is much larger than the
+         * deviation. RMSNorm uses the mean 0. */
         real variance = reals_square_sum(xg, mean, width) / (real)width;
         real inverse = (real)1 / real_sqrt(variance + (real)norm.epsilon);
         stats[0] = mean;
@@ -220,8 +220,8 @@ static void backward_body(void *context, int64_t task, int worker)
     }
 }
 
-/* Computes d (W) grad =/+= the sum `which` over the tasks, in ascending order; does nothing if d is
- * absent. */
+/* Computes d (W) grad = the sum of all tasks' partial sums number `which` (SUM_DW and so on), added
+ * in ascending order of the tasks; d += that sum with `accumulate`. Does nothing if d is absent. */
 static void partials_sum(const NormJob *job, int which, Tensor d, bool accumulate)
 {
     if (!tensor_present(d)) return;

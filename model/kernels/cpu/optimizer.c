@@ -143,7 +143,8 @@ static void noise_of(uint32_t *noise, const Rounding *rounding, bool squares, in
     }
 }
 
-/* Stores the span's values in t, which is bf16: the weights or the averages of squares. */
+/* Rounds the span's values q stochastically and stores them in t, which is bf16: the averages of
+ * squares if `squares`, otherwise the weights. */
 static void stochastic_store(const UpdateJob *job, Tensor t, bool squares, Span s, const real *q)
 {
     uint16_t *rounded = span_address(t, s);
@@ -153,7 +154,8 @@ static void stochastic_store(const UpdateJob *job, Tensor t, bool squares, Span 
         rounded[i] = rounding_bf16((float)q[i], noise[i]);
 }
 
-/* Stores the span's values as weights. */
+/* Stores the span's new weights q: rounded stochastically if the range has segments and no master
+ * weights, otherwise to nearest even. */
 static void weights_store(const UpdateJob *job, Span s, const real *q)
 {
     const UpdateRange *r = job->range;
@@ -163,7 +165,7 @@ static void weights_store(const UpdateJob *job, Span s, const real *q)
         reals_store(r->weight.dtype, span_address(r->weight, s), q, s.n);
 }
 
-/* Stores the span's values as averages of squares. */
+/* Stores the span's new averages of squares q, rounded stochastically if they are kept in bf16. */
 static void squares_store(const UpdateJob *job, Span s, const real *q)
 {
     Tensor squares = job->range->slot[1];
@@ -258,8 +260,8 @@ static void update_range(Device *dev, UpdateJob *job, const UpdateRange *range,
     pool_run(dev->pool, job->tasks, body, job);
 }
 
-/* Reads weight or master, grad, m and v; writes weight, master, m and v. Memory bandwidth limits
- * it, or, with stochastic rounding, the generation of random bits. */
+/* Reads weight or master, grad, m and v; writes weight, master, m and v. Its speed is limited by
+ * memory bandwidth or, with stochastic rounding, by the generation of random bits. */
 void CPU(adamw)(Device *dev, const UpdateRange *range, int n, const StepDecision *decision,
                 const AdamW *hyper)
 {

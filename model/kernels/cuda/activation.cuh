@@ -25,15 +25,16 @@ template <class T> static __device__ __forceinline__ float reciprocal(float x)
     return sizeof(T) == sizeof(float) ? 1 / x : reciprocal_approx(x);
 }
 
-/* Returns 1 / (1 + 2^-v). For 16-bit results the error is at most 5 units of 2^-23 times the
- * result, which is 0 for v < -126. */
+/* Returns 1 / (1 + 2^-v), the logistic function of v ln 2. For 16-bit results the error is at most
+ * 5 units of 2^-23 times the result, which is 0 for v < -126. */
 template <class T> static __device__ __forceinline__ float logistic(float v)
 {
     return reciprocal<T>(1 + power_of_2<T>(-v));
 }
 
-/* Returns the derivative of x / (1 + 2^-v) with respect to x, where v depends on x, and u is x
- * dv/dx divided by log2(e). 2^-v is limited so that its product with logistic(v)^2 is finite. */
+/* Let e = 2^-v and s = 1 / (1 + e), where v depends on x. Returns the derivative of x s with
+ * respect to x; u is x dv/dx divided by log2(e). e is limited to 1e34: if e were infinite, s would
+ * be 0 and e s NaN. */
 template <class T> static __device__ __forceinline__ float gated_derivative(float v, float u)
 {
     float e = power_of_2<T>(-v);
@@ -53,7 +54,8 @@ template <class T> static __device__ __forceinline__ float silu_derivative(float
     return gated_derivative<T>((float)LOG2_E * x, x);
 }
 
-/* Returns 2u log2(e) divided by x, given x^2, where u is that of GELU's tanh form (above). */
+/* Returns 2u log2(e) / x, given x2 = x^2. Here u is the argument of tanh in GELU's tanh form
+ * (above). */
 static __device__ __forceinline__ float gelu_gate(float x2)
 {
     return (float)(LOG2_E * GELU_LINEAR) + (float)(LOG2_E * GELU_CUBIC) * x2;

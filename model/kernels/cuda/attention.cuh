@@ -26,8 +26,9 @@ typedef struct {
     int section; /* number of (batch row, head) pairs whose blocks run at the same time */
 } AttentionShape;
 
-/* A section is a number of pairs that are processed together: as many as have at most this many
- * bytes of keys and values, which then stay in the L2 cache. */
+/* A section is a group of pairs whose blocks run at the same time: as many as have at most
+ * SECTION_BYTES of keys and values in all (but at least the heads of one kv head), so that these
+ * stay in the L2 cache. */
 #define SECTION_BYTES ((int64_t)16 << 20)
 
 static inline AttentionShape shape_of(Tensor q, Tensor k, Attention a, Tensor first_key)
@@ -98,7 +99,8 @@ static __device__ __forceinline__ void keys_seen_by_all(const AttentionShape &s,
 /* The part of the work that a block does. A pair is (batch row, head), or (batch row, kv head) for
  * blocks that own keys. */
 typedef struct {
-    int local, pair; /* local: index of the pair in the launch; pair: in the call */
+    int local,
+        pair; /* local: index of the pair in this launch; pair: its index in the whole call */
     int64_t b;
     int head, kv_head; /* blocks that own keys: head is the first of the group */
     int row;           /* first query or key that the block owns */
@@ -110,7 +112,7 @@ typedef struct {
 static __device__ __forceinline__ void block_place(int x, int pairs, int blocks, int section,
                                                    int *pair, int *block)
 {
-    section = min(section, pairs); /* so that a section's blocks are at most those of the grid */
+    section = min(section, pairs); /* so that a section has no more blocks than the grid */
     int base = x / (section * blocks) * section, n = min(section, pairs - base);
     int at = x - base * blocks;
     *block = at / n;
@@ -166,7 +168,8 @@ static inline int tile_width(int64_t head_size)
     return (int)(ceil_div(head_size, step) * step);
 }
 
-/* A tile width as a type. */
+/* A type that stands for a tile width, so that with_width can pass it to a generic lambda as a
+ * constant. */
 template <int D> struct Width {
     enum { WIDTH = D };
 };

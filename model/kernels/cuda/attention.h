@@ -18,8 +18,8 @@ extern "C" {
 enum { ATTENTION_MAX_HEAD = 256 };
 
 /* For the contracts of these functions see op_attention_forward and op_attention_backward in ops.h.
- * The plain and flash functions do not compute the gradients of the biases of q, k and v. After
- * them, attention.c computes these gradients with attention_bias_sums. */
+ * The plain and flash functions do not compute the gradients of the biases of q, k and v.
+ * attention.c computes these gradients afterwards, with attention_bias_sums. */
 void plain_attention_forward(Device *dev, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
                              Attention attention, Tensor first_key);
 void plain_attention_backward(Device *dev, const AttentionTensors *t, bool accumulate,

@@ -11,8 +11,8 @@
  * atomics or sums in global memory. */
 #include "model/kernels/cuda/attention_tiles.cuh"
 
-/* Rows that a block owns and rows of the tiles that it loops over, in units of 16, chosen to fit in
- * 99 KB of shared memory. */
+/* RA and RB: the rows that a block owns and the rows of the tiles that it loops over, in units of
+ * 16, chosen to fit in 99 KB of shared memory. */
 template <int D> struct BackwardTiles {
     enum { RA = D <= 64 ? 4 : D <= 128 ? 2 : 1, RB = RA, OWNED = SIDE * RA, WALKED = SIDE * RB };
     enum { FLOATS = 2 * (OWNED + WALKED) * TILE_LD(D) + OWNED * TILE_LD(WALKED) };

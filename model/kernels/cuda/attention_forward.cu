@@ -1,8 +1,8 @@
 /* attention_forward.cu -- computes attention forward in float, without tensor cores. */
 #include "model/kernels/cuda/attention_tiles.cuh"
 
-/* Queries that a block owns and keys of a tile, in units of 16, chosen to fit in 99 KB of shared
- * memory. */
+/* RA and RB: the queries that a block owns and the keys of a tile, in units of 16, chosen to fit in
+ * 99 KB of shared memory. */
 template <int D> struct ForwardTiles {
     enum { RA = D <= 128 ? 4 : 2, RB = D <= 64 ? 4 : D <= 128 ? 2 : 1 };
     enum { QUERIES = SIDE * RA, KEYS = SIDE * RB };
@@ -17,7 +17,7 @@ template <int RA> struct SoftmaxRows {
 };
 
 /* Turns the scores of a tile, whose keys start at `key`, into weights relative to the row's largest
- * score so far. If that has grown, rescales the sums of earlier keys. */
+ * score so far. If this tile has raised the largest score, rescales the sums of earlier keys. */
 template <int RA, int RB, int COLS>
 static __device__ __forceinline__ void softmax_step(float (&s)[RA][RB], SoftmaxRows<RA> &x,
                                                     float (&out)[RA][COLS], const int (&first)[RA],

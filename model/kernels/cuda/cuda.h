@@ -57,7 +57,8 @@ static inline cudaStream_t cuda_stream(const Device *dev)
  * stream: two ops could then use the scratch memory at the same time. */
 void *cuda_workspace(const Device *dev, size_t bytes);
 /* Returns scratch memory that only the Device's stream uses, for an op that may run on any stream.
- * `bytes` is at most CUDA_STREAM_SCRATCH. Otherwise as cuda_workspace. */
+ * Its contents are undefined, and the next op on this stream may overwrite it. Ends the program if
+ * `bytes` exceeds CUDA_STREAM_SCRATCH. */
 void *cuda_stream_scratch(const Device *dev, size_t bytes);
 /* Allocates both kinds of scratch memory, with `bytes` for the workspace (0: CUDA_WORKSPACE). Ends
  * the program if that fails: a GPU without room for the scratch memory has no room for a model

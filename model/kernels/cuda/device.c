@@ -45,7 +45,8 @@ static bool driver_serves(cudaError_t code, bool *there, char *err, size_t n)
                      CUDART_VERSION % 1000 / 10);
 }
 
-/* Returns whether `code` is success. If it is the error of a GPU, sets err and returns false. */
+/* Returns true if `code` is success. Otherwise `code` is the error of a GPU: sets err and returns
+ * false. */
 static bool answers(cudaError_t code, char *err, size_t n)
 {
     if (code == cudaSuccess) return true;

@@ -2,11 +2,11 @@
  *
  * The gradient rows of each table row are added in ascending order, so in f32 the bits are the
  * CPU's, except for table rows that are split (below). For this the gradient rows are first sorted
- * by index, using integers only. Each table row's gradient rows are counted, and a stretch of a
- * list is reserved for as many. The gradient rows are put into their stretches in any order. Then
- * each gradient row finds its final position by counting the smaller row numbers in its stretch.
- * The position of a stretch in the list depends on the order in which blocks run, but its contents
- * do not.
+ * by index, using integers only. Each table row's gradient rows are counted, and a stretch (a range
+ * of adjacent places) of a list is reserved for that many. The gradient rows are put into their
+ * stretches in any order. Then each gradient row finds its final position by counting the smaller
+ * row numbers in its stretch. The position of a stretch in the list depends on the order in which
+ * blocks run, but its contents do not.
  *
  * A table row with more than PART gradient rows, such as that of a frequent token, would keep one
  * chain of additions busy long after all other table rows are done. So it is split: every PART
@@ -28,16 +28,17 @@ static_assert(SCAN_THREADS % WARP == 0 && SCAN_THREADS <= WARP * WARP,
 /* ---- rows sorted by index -------------------------------------------------------------------- */
 
 /* State of the sort. All arrays except index are in the workspace; all hold int32. Only split table
- * rows have parts, which are numbered over all table rows. */
+ * rows have parts; the parts of all table rows are numbered in one sequence. */
 typedef struct {
     const int32_t *index; /* (N) */
     int64_t rows, first_row, table_rows;
-    int32_t *length, *filled; /* (V') gradient rows of each table row: all, and those put so far */
-    int32_t *used, *parts;  /* (1) each: length of the list that is reserved so far; parts so far */
-    int32_t *start;         /* (V') where each table row's stretch starts */
-    int32_t *first_part;    /* (V') the first part of each split table row */
-    int32_t *part_row;      /* (most_parts) the table row of each part */
-    int32_t *list, *sorted; /* (N) gradient rows by table row: in any order, ascending */
+    int32_t *length, *filled; /* (V') each table row's number of gradient rows: in all, and put into
+                                 the list so far */
+    int32_t *used, *parts;    /* (1) each: places of the list reserved so far; parts so far */
+    int32_t *start;           /* (V') where each table row's stretch starts */
+    int32_t *first_part;      /* (V') number of the first part of each split table row */
+    int32_t *part_row;        /* (most_parts) the table row of each part */
+    int32_t *list, *sorted;   /* (N) gradient rows by table row: in any order, ascending */
     int64_t most_parts;
 } Sort;
 
@@ -90,8 +91,9 @@ static __global__ void __launch_bounds__(CUT_THREADS) put_kernel(Sort s)
     if (row >= 0) s.list[s.start[row] + atomicAdd(&s.filled[row], 1)] = (int32_t)n;
 }
 
-/* Sorts each stretch that is not split by counting, for every row in it, the rows with smaller
- * numbers. Adjacent threads mostly belong to the same stretch, so they read the same addresses. */
+/* Sorts the stretch of each table row that is not split: counts, for every gradient row in it, the
+ * gradient rows in it with smaller numbers. Adjacent threads mostly belong to the same stretch, so
+ * they read the same addresses. */
 static __global__ void __launch_bounds__(CUT_THREADS) sort_kernel(Sort s)
 {
     int64_t i = (int64_t)blockIdx.x * CUT_THREADS + threadIdx.x;
@@ -107,10 +109,10 @@ static __global__ void __launch_bounds__(CUT_THREADS) sort_kernel(Sort s)
     s.sorted[s.start[row] + smaller] = n;
 }
 
-/* Sorts the stretches of split table rows. There is a block for each part, and that of a table
- * row's first part sorts the whole stretch. Each warp counts the table row's gradient rows in its
- * share of the index, skips as many positions as the warps before it need, and writes its own
- * gradient rows in the order in which it finds them again. */
+/* Sorts the stretches of split table rows. There is a block for each part; the block of a table
+ * row's first part sorts the whole stretch, and the others return at once. Each warp counts the
+ * table row's gradient rows in its share of the index. Then it reads its share again and writes
+ * these gradient rows in ascending order, after the positions that the warps before it need. */
 static __global__ void __launch_bounds__(SCAN_THREADS) scan_kernel(Sort s)
 {
     DYN_SHARED(int, found);

@@ -12,7 +12,7 @@
 template <int D> struct FlashKeys {
     enum { WARPS = D <= 192 ? 4 : 2, N_THREADS = WARPS * WARP };
     enum { MT = D <= 64 ? 2 : 1, NT = D == 96 || D == 128 ? 4 : 2, PARTS = D <= 128 ? 1 : 2 };
-    /* 16-column pieces of the owned keys and values that stay in registers. */
+    /* Numbers of 16-column pieces of the owned keys and values that stay in registers. */
     enum { K_HELD = D == 128 ? 6 : D <= 64 ? D / 16 : 0, V_HELD = D == 32 ? 2 : D == 64 ? 2 : 0 };
     enum {
         OWNED = WARPS * MT * 16,
@@ -43,8 +43,8 @@ template <int D> struct KeysShared {
     static_assert(sizeof(QueryStats<F::WALKED>) == 3 * F::WALKED * sizeof(int), "no padding");
 };
 
-/* The warp's keys: the operands of their scores, and the sums of dk, except for the factor scale,
- * and of dv. */
+/* The warp's keys: the operands of their scores, and the sums for dv and for dk (without the factor
+ * scale). */
 template <class T, int D> struct KeyRows {
     typedef FlashKeys<D> F;
     LeftRows<T, D, F::MT, F::K_HELD> k;

@@ -8,7 +8,8 @@
  * each: one is used while the other is being loaded. */
 template <int D> struct FlashQueries {
     enum { WARPS = 4, N_THREADS = WARPS * WARP, MT = D <= 96 ? 2 : 1, NT = D <= 128 ? 4 : 2 };
-    /* 16-column pieces of the owned queries and output gradients that stay in registers. */
+    /* Numbers of 16-column pieces of the owned queries and output gradients that stay in
+     * registers. */
     enum { Q_HELD = D == 96 || D > 128 ? 0 : D / 16, DOUT_HELD = D == 32 || D == 128 ? D / 16 : 0 };
     enum { OWNED = WARPS * MT * 16, WALKED = NT * 8, CT = D / 8, LD = FLASH_LD(D) };
     enum { STAGE = 2 * WALKED * LD, ELEMENTS = 2 * OWNED * LD + 2 * STAGE };

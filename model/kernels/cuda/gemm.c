@@ -108,10 +108,11 @@ static void product_then_gelu(Device *dev, Tensor dx, Tensor dy, Tensor w, Tenso
 
 /* ---- the ops --------------------------------------------------------------------------------- */
 
-/* Computes y (N, O) = f(x (N, I) w (O, I)^T + bias (O)), where f is GELU or nothing, of the storage
- * type. The sum is rounded once before f, except with EPILOGUE_GELU_OF_SUM. If the library cannot
- * add the bias in its epilogue, the result is first filled with the bias, which is exact, and the
- * product is added to it; the sum is still rounded only once. */
+/* Computes y (N, O) = f(x (N, I) w (O, I)^T + bias (O)), where f is GELU or the identity; all
+ * tensors have the storage type. The sum is rounded once before f, except with
+ * EPILOGUE_GELU_OF_SUM. If the library cannot add the bias in its epilogue, the result is first
+ * filled with the bias, which is exact, and the product is added to it; the sum is still rounded
+ * only once. */
 void cuda_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias, Epilogue epilogue,
                          Tensor pre)
 {

@@ -37,7 +37,8 @@ static __device__ __forceinline__ int warpgroup_number()
     return __shfl_sync(0xffffffffu, (int)threadIdx.x / WARPGROUP, 0);
 }
 
-/* Returns x, which is the same in all lanes of the warp, in a way that lets the compiler see it. */
+/* Returns x, which must be the same in all lanes of the warp, in a way that shows the compiler that
+ * it is. */
 static __device__ __forceinline__ int uniform(int x)
 {
     return __shfl_sync(0xffffffffu, x, 0);
@@ -90,8 +91,8 @@ static __device__ __forceinline__ void stage_release(uint64_t *empty)
     if (threadIdx.x % WARP == 0) mbarrier_arrive(empty);
 }
 
-/* Keeps the code before it from being placed after the wait for products that follows. ptxas moves
- * that wait up within its basic block, and then nothing would run beside the products. This
+/* Keeps the next wait for products behind the code that precedes this call. ptxas would move that
+ * wait up within its basic block, and then nothing would run while the products are computed. This
  * function waits for a barrier in a loop, which begins a new basic block. The stage is already
  * full, so the wait takes no time. */
 static __device__ __forceinline__ void stage_wait_again(uint64_t *full, uint32_t parity)

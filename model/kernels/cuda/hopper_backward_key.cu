@@ -25,7 +25,8 @@ template <int D> struct HopperKeys {
     enum { STATS_AT = STAGES_AT + BACKWARD_STAGES * STAGE };
     enum { BARRIERS_AT = STATS_AT + BACKWARD_STAGES * (int)sizeof(TileStats<WALKED>) };
     enum { BYTES = BARRIERS_AT + (int)sizeof(BackwardBarriers) + TILE_ALIGN };
-    /* Arrivals that fill a stage: that of its copies, and one of each warp of the producer. */
+    /* The number of arrivals that make a stage full: one for its copies, and one from each warp of
+     * the producer. */
     enum { FILLS = 1 + GROUP_WARPS };
     static_assert((int)WALKED <= (int)WARPGROUP,
                   "each thread of the producer carries at most one query");
@@ -71,7 +72,8 @@ static __device__ __forceinline__ QueryValues values_load(const BackwardOperands
     return x;
 }
 
-/* Writes what the calling thread carries into a tile's TileStats; one warp adds the rest. */
+/* Writes the values of the query that the calling thread carries into a tile's TileStats; one warp
+ * computes the other fields, which its first lane writes. */
 template <int N>
 static __device__ __forceinline__ void values_put(TileStats<N> *stats, const QueryValues &x,
                                                   const AttentionShape &s, int b, int t)

@@ -11,8 +11,9 @@
 #include "model/kernels/cuda/hopper.cuh"
 
 /* Where the first stage puts its sums: row b * tiles + i of `sums` is for the rows of batch row b
- * from 64 i on. Rows of `sums` are ld elements apart. `sums` is NULL if the gradients of the biases
- * are not requested here. */
+ * from 64 i on. Rows of `sums` are ld elements apart. `sums` is NULL if the kernels must not sum
+ * the columns: the gradients of the biases are not requested, or the workspace has no room for
+ * these sums. */
 struct BiasPartials {
     float *sums;
     int64_t ld;

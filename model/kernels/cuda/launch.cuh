@@ -9,10 +9,10 @@
     (kernel)<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
 
 /* Declares `name`, a pointer to the block's dynamic shared memory, which is 128-byte aligned. A
- * kernel that needs more, such as 1,024 bytes for swizzled tiles, asks for as many bytes more and
- * aligns the pointer: a declaration cannot move the memory, and all kernels of a file share one.
- * Kernels must not use static __shared__ variables: the emulator in tests/emu could not fill them
- * with the pattern that exposes reads of uninitialised memory. */
+ * kernel that needs a larger alignment, such as 1,024 bytes for swizzled tiles, requests that many
+ * additional bytes and aligns the pointer itself: a declaration cannot move the memory, and all
+ * kernels of a file share one. Kernels must not use static __shared__ variables: the emulator in
+ * tests/emu could not fill them with the pattern that exposes reads of uninitialised memory. */
 #define DYN_SHARED(type, name)                                                                     \
     extern __shared__ __align__(128) unsigned char shared_bytes_of_block[];                        \
     type *name = reinterpret_cast<type *>(shared_bytes_of_block)

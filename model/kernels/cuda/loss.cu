@@ -8,7 +8,8 @@ template <class T> static __device__ __forceinline__ SoftmaxSum softmax_start()
     return {-INFINITY, shift_of<T>(-INFINITY), 0.0f};
 }
 
-/* Extends s by N logits. Milakov, Gimelshein, arXiv:1805.02867. */
+/* Adds N logits to s, which describes the logits read so far (online softmax: Milakov, Gimelshein,
+ * arXiv:1805.02867). */
 template <class T, int N>
 static __device__ __forceinline__ void softmax_add(SoftmaxSum &s, const float (&x)[N])
 {
@@ -16,7 +17,8 @@ static __device__ __forceinline__ void softmax_add(SoftmaxSum &s, const float (&
 #pragma unroll
     for (int i = 1; i < N; i++)
         most = fmaxf(most, x[i]);
-    /* The maximum grows a few times in a row, so the sum is rarely rescaled. */
+    /* While a row is read, its maximum so far grows only a few times, so the sum is rarely
+     * rescaled. */
     if (most > s.most) {
         float shift = shift_of<T>(most);
         s = {most, shift, s.sum * shift_change<T>(s.shift, shift)};

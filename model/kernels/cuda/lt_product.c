@@ -204,8 +204,9 @@ static bool accepted(const Lt *lt, const LtProduct *p, const PlanKey *key, cubla
 }
 
 /* Returns the ways in which an algorithm that splits the product along k may add the partial sums:
- * in f32 outside the result or, if that is f32, also in it, one part after the other in a fixed
- * order. The library's default would allow both for 16-bit results, with one rounding per part. */
+ * in f32 in memory outside the result or, if the result is f32, also in the result itself, one part
+ * after the other in a fixed order. The library's default would allow both for 16-bit results, with
+ * one rounding per part. */
 static uint32_t reductions_allowed(DType result)
 {
     uint32_t in_f32 = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;

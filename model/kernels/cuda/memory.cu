@@ -32,8 +32,8 @@ static void fill_as(Device *dev, Tensor x, size_t size, const unsigned char *pat
 
 void cuda_fill(Device *dev, Tensor x, double value)
 {
-    /* Works on bits, so bf16 and f16 use the same kernel. The loop copies each byte from the one an
-     * element before it, which repeats the element over the whole chunk. */
+    /* Works on bits, so bf16 and f16 use the same kernel. The loop copies each byte from the byte
+     * `size` places before it, which repeats the element over the whole chunk. */
     size_t size = dtype_size(x.dtype);
     unsigned char pattern[sizeof(Chunk)];
     dtype_set(x.dtype, pattern, 0, value);
@@ -76,8 +76,8 @@ __global__ void __launch_bounds__(CUT_THREADS)
     convert<N>(row_at(y, row, pack * N), (const X *)row_at(x, row, pack * N));
 }
 
-/* The elements that a thread reads and writes if D and S are the types of what it writes and reads:
- * 16 bytes of the wider one, fewer of the narrower one. */
+/* The number of elements that a thread reads and writes, where D is the type that it writes and S
+ * the type that it reads: 16 bytes of the wider type, fewer bytes of the narrower one. */
 template <class D, class S>
 static constexpr int PACK = (int)(16 / (sizeof(D) > sizeof(S) ? sizeof(D) : sizeof(S)));
 
@@ -208,7 +208,7 @@ template <class A, class S> static void sum_more(Device *dev, Tensor sum, const 
     launch_cut<sum_more_kernel<A, S>>(dev, 1, tensor_count(sum), (A *)sum.data, sources);
 }
 
-/* Writes elements [at, at + count) of n of the sources to part[]. */
+/* Sets part[k] to elements [at, at + count) of src[k], without copying them, for every k < n. */
 static void slices_of(Tensor *part, const Tensor *src, int n, int64_t at, int64_t count)
 {
     for (int k = 0; k < n; k++)

@@ -119,8 +119,8 @@ __global__ void __launch_bounds__(BLOCK ? MOST_THREADS : TEAM_BLOCK)
             for (int i = 0; i < N; i++)
                 sum += x[k][i];
     /* Computes the mean first and then the sum of squared deviations. This avoids the cancellation
-     * that a sum of squares minus the squared mean would have. The second sum reads no memory,
-     * because the row is in registers. */
+     * in the mean of the squares minus the squared mean. The second sum reads no memory, because
+     * the row is in registers. */
     float mean = p.center ? team_sum<BLOCK>(sum, t.lanes) * t.share : 0;
 #pragma unroll
     for (int k = 0; k < HELD<N>; k++)

@@ -38,8 +38,8 @@ template <class T> struct NormBackward {
     int own_sums; /* floats of shared memory in front of the column sums */
 };
 
-/* A thread's sums over groups. In the wide form, and for single elements, whose addresses need
- * registers too, the column sums are in shared memory. */
+/* A thread's sums over groups. In wide groups (WIDE), and if packs are single elements, whose
+ * addresses need registers too, the column sums are in shared memory. */
 template <int N, int HELD> struct OwnSums {
     enum { IN_REGISTERS = HELD * N == NARROW && N > 1 };
     float dw[HELD][N], db[HELD][N];

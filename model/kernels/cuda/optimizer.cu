@@ -50,8 +50,8 @@ static __device__ __forceinline__ UpdateConstants constants_of(const StepDecisio
     return sgd_constants(decision, hyper);
 }
 
-/* Computes the constants of an update, a thread for each group. Powers of beta in double are slow
- * on a GPU, so they are computed once, not by every block of the update. */
+/* Computes the constants of an update, with one thread per group of hyperparameters. Powers of beta
+ * in double are slow on a GPU, so they are computed once, not by every block of the update. */
 template <class Hyper>
 static __global__ void __launch_bounds__(UPDATE_GROUPS)
     update_constants_kernel(UpdateConstants *constants, const StepDecision *decision,
@@ -69,8 +69,9 @@ enum { UPDATE_THREADS = 256, UPDATE_BLOCKS = 4, UPDATE_PACK = 4, UPDATE_TILE = 4
  * need more registers. */
 enum { UPDATE_BLOCKS_MOMENTS = 3 };
 /* There is a block for each tile, but at most this many if some state is in page-locked memory of
- * the host. A link of 45 GB/s with a delay of 1.5 us needs 68 KB under way, and 16 blocks have
- * three times as many. The rest of the GPU stays free for the forward pass beside the update. */
+ * the host. To use a link of 45 GB/s with a latency of 1.5 us fully, 68 KB must be in transit at
+ * any time; 16 blocks have three times that many. The rest of the GPU stays free for the forward
+ * pass beside the update. */
 enum { UPDATE_HOST_BLOCKS = 16 };
 enum { UPDATE_RANGES = 54 };
 static_assert(UPDATE_TILE % (UPDATE_THREADS * UPDATE_PACK) == 0,
@@ -94,7 +95,7 @@ typedef struct {
 } UpdateTable;
 static_assert(sizeof(UpdateTable) + 2 * sizeof(void *) <= PARAMETER_BYTES, "too many ranges");
 
-/* A tile: elements at .. end of the range. */
+/* A tile: the elements from `at` to `end` of a range, and the range's arrays. */
 template <class T, class G, class M> struct Tile {
     T *weight;
     const G *grad;
@@ -202,7 +203,8 @@ typedef struct {
     const UpdateConstants *constants; /* of each group */
 } Update;
 
-/* Returns whether the kernels reach state of the range over the host's link. */
+/* Returns whether any master weights or optimizer slots of the range are in host memory, which the
+ * kernels access over the link to the host. */
 static bool on_host(const UpdateRange *r)
 {
     const Tensor *state[] = {&r->master, &r->slot[0], &r->slot[1]};

@@ -98,8 +98,8 @@ static __device__ __forceinline__ double units_per_one(double total)
 static __device__ double ordered_tile(double total, double x, int count, OrderedShared *shared)
 {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    /* The scale is a power of two. So x scale is exact, unless it is so large or so small that the
-     * error does not matter. */
+    /* The scale is a power of two. So x * scale is exact, unless it is so large or so small that
+     * the error does not matter. */
     double scale = units_per_one(total);
     Steps steps = warp_steps(steps_of(x * scale));
     if (lane == 0) shared->steps[warp] = steps;

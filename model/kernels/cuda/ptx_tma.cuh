@@ -8,8 +8,9 @@
  * A barrier counts phases. A phase completes when `count` arrivals have come and all bytes that
  * mbarrier_expect announced have been copied; then the next one begins. mbarrier_wait(bar, parity)
  * returns when the phase of that parity, 0 for the first one, has completed: before any phase has
- * completed, parity 1 passes at once. Use i of a ring of S stages therefore waits with parity
- * (i / S) & 1 for the stage to be full, and with ((i / S) & 1) ^ 1 for it to be empty.
+ * completed, parity 1 passes at once. In a ring of S stages, use number i (i = 0, 1, ...; its stage
+ * is i % S) therefore waits for the stage to be full with parity (i / S) & 1, and for it to be
+ * empty with parity ((i / S) & 1) ^ 1.
  *
  * Shared memory is accessed in two ways: by ordinary loads and stores (the generic proxy), and by
  * tiled copies and products of warpgroups (the async proxy). A thread's stores are visible to the
@@ -41,7 +42,8 @@ static __device__ __forceinline__ void mbarrier_init_fence()
 }
 
 /* Announces that copies will bring `bytes` bytes (less than 2^20) in this phase, and arrives. Must
- * come before the copies. A copy counts as its whole box even where that is outside the tensor. */
+ * come before the copies. A copy counts with the bytes of its whole box, even if a part of the box
+ * is outside the tensor. */
 static __device__ __forceinline__ void mbarrier_expect(uint64_t *bar, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
@@ -124,9 +126,9 @@ static __device__ __forceinline__ void named_barrier_arrive(int id, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* Loads two adjacent floats from shared memory (aligned to 8) where the call stands: the compiler
- * does not move this load, so it cannot fetch the values of a whole tile in advance and keep them
- * in registers. */
+/* Loads two adjacent floats from shared memory (aligned to 8) exactly at this point of the program:
+ * the compiler does not move this load, so it cannot fetch the values of a whole tile in advance
+ * and keep them in registers. */
 static __device__ __forceinline__ void load_pair(float (&x)[2], const float *shared)
 {
     asm volatile("ld.volatile.shared.v2.f32 {%0, %1}, [%2];"

@@ -118,9 +118,9 @@ __global__ void __launch_bounds__(ACROSS *SUM_ROWS, RESIDENT)
     partials[blockIdx.y * cols + first + c] = total;
 }
 
-/* Launches two blocks for each that can be resident, so that later blocks fill the gaps when
- * earlier ones end. Uses fewer if a block would get fewer than 64 rows, which is not worth a block.
- */
+/* Launches twice as many blocks as can be resident at a time, so that later blocks fill the gaps
+ * when earlier ones end. Uses fewer if a block would get fewer than 64 rows, which is not worth a
+ * block. */
 template <class T, int N>
 static void column_sums_as(Device *dev, Tensor db, Tensor dy, bool accumulate)
 {

@@ -96,8 +96,8 @@ static __device__ __forceinline__ void store_weights(bf16 *weight, const float (
 }
 
 /* Stores v as the N averages of squares from index i of the range on: in f32, or rounded to bf16.
- * The rounding searches for segments with a copy of the last argument, because the search for the
- * weights' segments must start where this one has started. */
+ * Does not advance the last argument, the position in the table of segments, but searches with a
+ * copy of it: the weights are stored next, and their search must start at the same segment. */
 template <int N, class R>
 static __device__ __forceinline__ void store_squares(float *square, const float (&v)[N], int64_t i,
                                                      int64_t, const R &)

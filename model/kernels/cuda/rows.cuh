@@ -3,8 +3,8 @@
  *
  * A pack is N adjacent elements: 16 bytes if pointers and strides allow it, otherwise one element.
  * A block covers `across` packs in each of several rows. Consecutive blocks continue along the row
- * before they go on to the next rows. Only the block's number is divided, which has the same result
- * for all threads of the block. */
+ * before they go on to the next rows. A thread finds its row and column with a single division,
+ * that of the block's number, whose result is the same for all threads of the block. */
 #ifndef MODEL_KERNELS_CUDA_ROWS_CUH
 #define MODEL_KERNELS_CUDA_ROWS_CUH
 
