@@ -27,7 +27,8 @@ double chain_seconds(const RingFile *ring, const RingEntry *entry)
     return ring->last.ended < 0 ? -ring->last.ended : 0;
 }
 
-/* Returns whether another rank has already finished the call that this node is still in. */
+/* Returns whether another rank has already finished the call that this node (a rank's host or its
+ * device, search.h) is still in. */
 static bool others_are_done(const Search *s, int node)
 {
     const Net *net = s->net;
@@ -83,7 +84,7 @@ static int trust(FlightCause cause)
 }
 
 /* Returns whether a hang may begin at the node: it keeps others waiting and waits for nobody, or
- * its rank has no file. `alone`: no rank waits for another one, so a node need not keep others
+ * its rank has no file. `alone`: no rank waits for another one; then a node need not keep others
  * waiting. */
 static bool begins_at(const Search *s, int node, bool alone)
 {

@@ -1,5 +1,6 @@
-/* chain.h -- what a dump shows: where a hang begins, its most probable cause, and who waits for
- * whom. */
+/* chain.h -- what a dump of the flight recorders shows: where a hang begins, its most probable
+ * cause, and who waits for whom. Below, an entry is something that a recorder has recorded: an op,
+ * copy, wait, communication call, or other work (flight.h). */
 #ifndef PARALLEL_FLIGHT_CHAIN_H
 #define PARALLEL_FLIGHT_CHAIN_H
 
@@ -29,9 +30,10 @@ typedef struct {
      * not known. whom[0..whoms) are these ranks in ascending order; if there are more than
      * CHAIN_NAMED, only those that have made the least progress. */
     int *whom, whoms, late;
-    bool devices; /* the hosts have arrived, but the devices have not */
+    bool devices; /* true: the hosts of the awaited ranks have made the call, but their devices have
+                     not arrived at it */
     int depth;    /* 1: the ranks wait for ranks where the hang begins; 2: for ranks of depth 1; ...
-                     -1: for none of these */
+                     -1: they do not wait for such ranks, directly or indirectly */
     double seconds; /* the longest of these waits */
 } ChainWait;
 enum { CHAIN_NAMED = 1024 };
@@ -43,10 +45,11 @@ typedef struct {
     const RingEntry *in; /* the entry that `first` is in; NULL: it has no file, or is between two
                           * entries */
     double seconds;      /* how long `first` has been there; NaN: not known */
-    bool circle;         /* CAUSE_COLLECTIVE: the ranks wait for each other in a cycle, in calls of
-                          * different groups or with different ranks; false: they are in different
-                          * calls of one group */
-    int other;           /* CAUSE_COLLECTIVE without `circle`: a rank in a different call, or -1 */
+    bool circle; /* only with CAUSE_COLLECTIVE: true: the ranks wait for each other in a cycle, in
+                    calls of different groups or with different ranks; false: they are in different
+                    calls of one group */
+    int other; /* with CAUSE_COLLECTIVE and `circle` false: a rank that is in a different call than
+                  `first`; otherwise -1 */
     const RingCall *late_call, *other_call; /* the calls of `first` and `other` */
     /* Seconds of the longest wait now, and of the longest one that has ended. */
     double waited, usual;
@@ -57,8 +60,8 @@ typedef struct {
 /* Finds the cause of a hang, and sets the depths of the search, which must outlive the chain. */
 void chain_make(Chain *chain, Search *search);
 void chain_free(Chain *chain);
-/* Returns for how many seconds the rank has been in this entry, or between two entries if it is
- * NULL. NaN: not known. */
+/* Returns for how many seconds the rank has been in this entry or, if `entry` is NULL, between two
+ * entries. NaN: not known. */
 double chain_seconds(const RingFile *ring, const RingEntry *entry);
 
 /* Only for chain*.c. chain_list_waits makes the list of waits. chain_find_difference returns

@@ -1,5 +1,5 @@
-/* chain_waits.c -- see chain.h: the list of who waits for whom, and calls of a group that differ.
- */
+/* chain_waits.c -- see chain.h: makes the list of who waits for whom, and finds ranks of a group
+ * whose calls differ. */
 #include "parallel/flight/chain.h"
 
 #include "model/core/check.h"
@@ -125,8 +125,8 @@ void chain_list_waits(Chain *c, const Search *s)
 /* ---- calls that differ -------------------------------------------------------------------------
  */
 
-/* Returns the call with this number in the group, as the rank has made it, or NULL if its file does
- * not have it. */
+/* Returns the call with number `call` in the group, as the rank has made it, or NULL if the rank's
+ * file does not contain that call. */
 static const RingCall *call_of(const Net *net, int group, int rank, int64_t call)
 {
     const RingFile *ring = net->files->ring[rank];
@@ -146,8 +146,8 @@ static bool same_call(const RingCall *a, const RingCall *b)
            a->elements == b->elements;
 }
 
-/* Returns whether the members' calls with this number differ. If they do, the ranks whose call is
- * not the majority's are late; without a majority all ranks are. */
+/* Returns whether the members' calls with this number differ. If they do, lists as late the ranks
+ * whose call is not that of the majority, or all ranks if there is no majority. */
 static bool compare_members(Chain *c, const Net *net, int group, int64_t call)
 {
     const NetGroup *g = &net->group[group];
@@ -185,7 +185,7 @@ static bool compare_members(Chain *c, const Net *net, int group, int64_t call)
 bool chain_find_difference(Chain *c, const Net *net)
 {
     const FlightFiles *files = net->files;
-    /* The first call of each group that some member has not finished. */
+    /* For each group, the number of the first call that some member has not finished; 0: none. */
     int64_t *first = must_calloc((size_t)net->groups + 1, sizeof *first);
     bool found = false;
     for (int rank = 0; rank < files->ranks; rank++) {

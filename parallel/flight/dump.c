@@ -141,7 +141,7 @@ static void stop(void)
     flights.written = NULL;
 }
 
-/* Replaces characters that JSON would escape. */
+/* Replaces characters that JSON would escape by '?'. */
 static void make_plain(char *name)
 {
     for (; *name; name++)

@@ -75,7 +75,7 @@ static void read_file(FlightFiles *files, Found *found, const char *folder, cons
     free(path);
 }
 
-/* Returns one of the parsed files of the newest dump. */
+/* Returns one of the parsed files that belong to the newest dump: that with the latest time. */
 static const RingFile *newest_of(RingFile **ring, int rings)
 {
     const RingFile *newest = ring[0];
@@ -142,7 +142,8 @@ static void take_found(FlightFiles *files, Found *found)
     count_states(files);
 }
 
-/* Reads all files of the folder. */
+/* Reads the files of the folder. If `seconds` > 0, the ranks whose files have not been read after
+ * this time are added to found->unknown, but not before at least one file has been parsed. */
 static void read_all(FlightFiles *files, Found *found, DIR *in, const char *folder, double seconds)
 {
     double end = seconds_now() + seconds;

@@ -15,8 +15,8 @@ typedef enum {
 typedef struct {
     int ranks; /* of the world */
     RankState *state;
-    RingFile **ring; /* [ranks] of a silent rank, the file of an earlier dump or NULL; of an unknown
-                        rank, NULL */
+    RingFile **ring; /* [ranks] the parsed file of each rank; for a silent rank the file of an
+                        earlier dump, or NULL; for an unknown rank NULL */
     int read, silent, unknown; /* numbers of ranks in each state */
     bool several_hosts;        /* the ranks are on different machines, as far as that is known */
     const RingFile *first;     /* file of the lowest rank that was read */

@@ -17,7 +17,8 @@ bool front_is_at(const RingFile *ring, const RingEntry *entry)
     const RingEntry *first = first_of(ring, entry->stream);
     if (entry->stream == FLIGHT_HOST || first == entry) return true;
     if (first->kind != FLIGHT_EXCHANGE || entry->kind != FLIGHT_EXCHANGE) return false;
-    /* The messages of one group have consecutive numbers, and the stream is in all of them. */
+    /* Messages that were issued as one group of calls have consecutive numbers, and the stream
+     * executes all of them at the same time. */
     for (const RingEntry *e = first + 1; e <= entry; e++)
         if (e->n != e[-1].n + 1 || e->stream != entry->stream) return false;
     return true;
@@ -31,9 +32,9 @@ bool front_is_asynchronous(const RingFile *ring)
         if (e->kind == FLIGHT_WAIT) return true;
         busy += e->stream != FLIGHT_HOST && e->kind != FLIGHT_EXCHANGE;
     }
-    /* A device whose calls are complete when they return has one unfinished call at a time, or
-     * several messages that are carried out together. If more is unfinished, the host has
-     * continued. */
+    /* A synchronous device, whose calls are complete when they return, has one unfinished entry at
+     * a time, or several messages that are carried out together. If more entries are unfinished,
+     * the host has continued while the device works. */
     return busy > 1;
 }
 
@@ -98,7 +99,7 @@ void front_find(const RingFile *ring, bool device, Front *front)
         add_device(ring, host && host->kind == FLIGHT_WAIT ? host : NULL, front);
     if (front->n > 0 || host == NULL) return;
     add(front, host);
-    /* Adds the host's other messages of the same group of calls. */
+    /* Adds the host's other messages that were issued as one group of calls with this one. */
     for (const RingEntry *e = host; host->kind == FLIGHT_EXCHANGE && e-- > ring->open;) {
         if (e->kind != FLIGHT_EXCHANGE || e->stream != FLIGHT_HOST) break;
         add(front, e);

@@ -53,7 +53,8 @@ bool line_take_name(JsonCursor *j, const char *key, const char *const *name, int
     return json_error(j, "\"%s\" cannot be \"%s\"", key, text);
 }
 
-/* Reads digits and adds their value to *value. Returns how many there are. */
+/* Reads decimal digits and appends each to the number *value (*value = 10 * *value + digit).
+ * Returns how many digits there are. */
 static int take_digits(const char **at, const char *end, double *value)
 {
     enum { TEN = 10 };

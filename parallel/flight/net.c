@@ -12,7 +12,7 @@
  */
 
 /* A hash table of groups. index: the group's index in the net + 1; 0: empty. again: if a rank has
- * several groups with the same name and ranks, the number of the group among them. */
+ * several groups with the same name and ranks, the group's number among these, from 0. */
 typedef struct {
     int *index, *again;
     size_t places; /* a power of two */
@@ -137,7 +137,7 @@ static void set_members(Net *net, int rank)
     }
 }
 
-/* Lists the groups of each rank. */
+/* Makes the lists of the groups of each rank (net->first and net->in). */
 static void list_groups(Net *net)
 {
     int ranks = net->files->ranks;
@@ -236,7 +236,7 @@ bool net_unknown(const NetGroup *group)
     return group->size > 0 && group->member[group->by_begun[group->size - 1]].begun == INT64_MAX;
 }
 
-/* Returns the index in the peer's ring of the group that has index `group` in the net, or -1. */
+/* Returns the index that the group with index `group` in the net has in the peer's file, or -1. */
 static int group_of_peer(const Net *net, int peer, int group)
 {
     const RingFile *ring = net->files->ring[peer];

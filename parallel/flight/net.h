@@ -1,5 +1,5 @@
-/* net.h -- merges the groups in all ranks' files, and finds how far each member of a group has
- * got. */
+/* net.h -- makes the net: the groups of ranks that the files of all ranks contain, merged, and how
+ * far each member of a group has got. */
 #ifndef PARALLEL_FLIGHT_NET_H
 #define PARALLEL_FLIGHT_NET_H
 
@@ -43,8 +43,8 @@ void net_free(Net *net);
 /* Returns the group that an entry of this rank names, or NULL if it names none or the group's ranks
  * are not known. */
 const NetGroup *net_group(const Net *net, int rank, const RingEntry *entry);
-/* Returns how many members have not begun this call yet (if `here`: not arrived at it). They are
- * the first members in by_begun (if `here`: by_here). */
+/* Returns how many members have not begun this call yet or, if `here`, have not arrived at it yet.
+ * They are the first members in by_begun or, if `here`, in by_here. */
 int net_behind(const NetGroup *group, bool here, int64_t call);
 /* Returns whether the group has members whose files have not been read (RANK_UNKNOWN). */
 bool net_unknown(const NetGroup *group);

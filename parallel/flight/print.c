@@ -13,8 +13,8 @@
 #include <string.h>
 #include <time.h>
 
-/* LABEL: width of the labels. WAITS: how many waits are printed for people. SIDES: nodes of a rank
- * (search.h). */
+/* LABEL: width of the labels. WAITS: the most waits that flight_print prints. SIDES: number of
+ * nodes of a rank (search.h). */
 enum { LABEL = 12, WAITS = 20, SIDES = 2 };
 
 /* ---- for people --------------------------------------------------------------------------------
@@ -27,8 +27,8 @@ static void print_text(FILE *to, const char *label, char *text)
     free(text);
 }
 
-/* Prints an allocated sentence, and frees it. Folds it as a message, which keeps its parts together
- * better than print_text does. */
+/* Prints an allocated sentence, and frees it. Breaks lines as terminal_message does for messages,
+ * which keeps the parts of a sentence together better than print_text does. */
 static void print_sentence(FILE *to, const char *label, char *text)
 {
     char *line = text_format("%-*s%s", LABEL, label, text);

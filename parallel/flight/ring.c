@@ -80,8 +80,8 @@ static bool take_run(Parse *p, RankRun *run)
         !json_take_int(j, &stride) || !json_expect(j, ',') || !json_take_int(j, &count) ||
         !json_expect(j, ']'))
         return false;
-    /* The first two lines keep the numbers small, so that the products in the last line cannot
-     * overflow. */
+    /* The first two lines of this condition bound the numbers, so that the products in its last
+     * line cannot overflow. */
     if (first < 0 || first >= p->ring->ranks || count < 1 || count > p->ring->ranks ||
         stride < -COMM_MAX_RANKS || stride > COMM_MAX_RANKS || (stride == 0 && count > 1) ||
         first + (count - 1) * stride < 0 || first + (count - 1) * stride >= p->ring->ranks)
@@ -157,7 +157,8 @@ static bool take_entry(Parse *p, RingEntry *e)
     return true;
 }
 
-/* Returns the rank's RingPlace for the collectives or messages that the entry belongs to. */
+/* Returns the RingPlace for the collectives or messages that the entry belongs to, and adds it if
+ * it is new. */
 static RingPlace *place_of(RingFile *r, const RingEntry *e)
 {
     bool collective = e->kind == FLIGHT_COLLECTIVE, send = !collective && ring_sends(e);

@@ -1,5 +1,6 @@
-/* ring.h -- parses a file of RUN/flight: the last entries that one rank has issued, as write.c has
- * written them. README.md describes the format.
+/* ring.h -- parses a file of RUN/flight into a RingFile. The file contains the last entries that
+ * one rank has issued (from its ring buffer, flight.h), as write.c has written them. README.md
+ * describes the format.
  *
  * A file has thousands of entries, and a large world has thousands of files. So only what the
  * search for a cause needs is kept of each file: the unfinished entries, how far the rank has got
@@ -16,7 +17,8 @@
  * spaced ranks in a group (rank_runs.h). RING_NAME, RING_HOST: bytes of texts. */
 enum { RING_FIRST = 8, RING_SEEN = 8, RING_RUNS = 4096, RING_NAME = 32, RING_HOST = 256 };
 
-/* An entry of the file. What an entry does not use is -1 (elements: 0) or an empty text. */
+/* An entry of the file. A field that does not apply to an entry is -1 (elements: 0) or an empty
+ * text. */
 typedef struct {
     int64_t n, call, elements, step, micro_batch;
     double begun, ended; /* seconds after the dump's time, usually negative; ended NaN: it has not

@@ -12,8 +12,8 @@ typedef struct {
     Search *s;
     int *todo; /* nodes that are still to be examined */
     int n;
-    int *marked; /* [SIDES x groups] how many of a group's first members are already marked as
-                    wanted */
+    int *marked; /* [SIDES x groups] how many of the first members in a group's by_begun (DEVICE:
+                    by_here) are already marked as wanted */
     int room;
 } Walk;
 
@@ -160,7 +160,7 @@ static void reach(Back *b, int node, int depth)
     b->todo[b->n++] = node;
 }
 
-/* Returns the index of the first link to this peer, or where it would be. */
+/* Returns the index of the first link whose peer is this node or a higher one. */
 static int first_to_peer(const Search *s, int peer)
 {
     int low = 0, high = s->links;

@@ -14,8 +14,8 @@ typedef struct {
     bool looked;         /* `in` and `waits` are known */
     bool wanted;         /* another node waits for it */
     bool waits;          /* it waits for another node, or in a call whose ranks are not known */
-    int depth; /* number of waits on the way from it to the nodes given to search_depths; -1: there
-                * is no way */
+    int depth; /* number of waits on the shortest way from this node to one of the nodes that were
+                  given to search_depths; -1: there is no way */
 } SearchNode;
 
 /* A call in which a node waits. */
@@ -26,7 +26,8 @@ typedef struct {
                   members in the order by_here or by_begun */
     bool here; /* true: by_here, because their devices have not arrived; false: by_begun */
     int behind;
-    int64_t key; /* number of a call; these members are those whose `here` or `begun` is smaller */
+    int64_t key; /* number of a call: the awaited members are those whose `here` or `begun` is
+                    smaller */
     int peer;    /* of a message: the node that it waits for; else -1 */
 } SearchLink;
 

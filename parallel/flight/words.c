@@ -188,7 +188,8 @@ static char *begin_collective(const FlightReading *r, const char *who)
     return text;
 }
 
-/* Returns the text for late ranks of which the first is in an entry, or between two. */
+/* Returns the text for late ranks: which entry the first of them is in, or after which entry it has
+ * begun nothing new. */
 static char *begin_in(const FlightReading *r, const char *who)
 {
     const Chain *c = &r->chain;

@@ -23,8 +23,8 @@ void flight_reading_close(FlightReading *reading);
 
 /* The following functions return texts that the caller frees. */
 
-/* Returns where the hang begins: "rank 2 (on n2) is late: it has waited 12.3 s for its training
- * data, in the forward pass of micro-batch 3 of step 12". */
+/* Returns where the hang begins: "rank 2 (on n2) is late: it has been in the wait for its training
+ * data for 12.3 s, in the forward pass of micro-batch 3 of step 12". */
 char *flight_words_begin(const FlightReading *reading);
 /* Returns which ranks wait in the same call: "ranks 0, 1, 3 have waited up to 12.3 s for rank 2 in
  * all-reduce of 64 f32 (group dp, call 17), in the backward pass of micro-batch 3 of step 12". */

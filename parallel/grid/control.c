@@ -54,7 +54,8 @@ void control_fail(const Comm *world, ExitCode code, const char *fmt, ...)
 {
     char text[4096];
     va_list args;
-    if (world->rank != 0) ends_wait(); /* the message must be printed only once */
+    /* Rank 0 prints the message and ends the program; the other ranks only wait for that. */
+    if (world->rank != 0) ends_wait();
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);

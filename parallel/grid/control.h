@@ -13,8 +13,8 @@ int64_t control_max(Comm *world, int64_t value);
 int64_t control_sum(Comm *world, int64_t value);
 /* Copies rank 0's `bytes` bytes to all ranks. */
 void control_share(Comm *world, void *data, size_t bytes);
-/* Returns rank 0's text on all ranks, NULL if it is NULL; the caller frees it. `text` is read only
- * on rank 0. */
+/* Returns a copy of rank 0's `text` on all ranks, which the caller frees, or NULL if rank 0's
+ * `text` is NULL. `text` is read only on rank 0. */
 char *control_share_text(Comm *world, const char *text);
 /* Returns whether `good` is true on all ranks. If not, sets err[0..n) on all ranks to the message
  * of the lowest rank on which it is false. */

@@ -32,8 +32,8 @@ bool gpus_each(DeviceSurvey seen, int64_t ranks)
 void gpus_prepare_driver(int64_t ranks)
 {
     /* A rank has six streams, and NCCL adds a few for each communicator. With the default of eight
-     * hardware queues some of them share one, where computation may wait for communication that is
-     * not needed yet. */
+     * hardware queues several streams share a queue, so computation may wait there behind
+     * communication that it does not need yet. */
     if (ranks > 1) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
@@ -54,8 +54,8 @@ bool gpus_prepare(DeviceSurvey seen, int ranks, LaunchKind kind)
 
 /* A name that identifies a GPU among all ranks. NCCL distinguishes GPUs by the same name. */
 typedef struct {
-    char host[256]; /* NCCL_HOSTID, or the machine */
-    char bus[32];   /* "": unknown */
+    char host[256]; /* the value of NCCL_HOSTID; without it, an identification of the machine */
+    char bus[32];   /* the GPU's bus id; "": unknown */
 } GpuName;
 
 void gpus_prepare_process(int rank)
@@ -87,7 +87,7 @@ static uint64_t gpu_name(const Comm *world, const Device *dev)
     return name.bus[0] == '\0' ? 0 : hash == 0 ? 1 : hash;
 }
 
-/* Two ranks with the same GPU; a < 0: there are none. */
+/* Two ranks, a and b, with the same GPU; a < 0: no two ranks have the same GPU. */
 typedef struct {
     int a, b;
     char bus[32];
@@ -118,7 +118,8 @@ static GpuTwice first_twice(RankGpu *of, int n)
 }
 
 /* Finds two ranks that have the same GPU; the result is the same on all ranks. Compares names of
- * GPUs, because two device numbers may be the same GPU: CUDA_VISIBLE_DEVICES may list it twice. */
+ * GPUs, because two device numbers may denote the same GPU: CUDA_VISIBLE_DEVICES may list a GPU
+ * twice. */
 static GpuTwice find_twice(Comm *world, const Device *dev)
 {
     /* With several machines, the ranks of each machine compare names only among themselves, because
@@ -153,9 +154,11 @@ static bool may_share(void)
     return several && strcmp(several, "1") == 0;
 }
 
-/* Does the work of require_own for ranks that a launcher has started, which may see different GPUs.
- * `gpus`: how many GPUs this rank sees. A rank that sees a single GPU may have been given its own.
- */
+/* For ranks that a launcher has started, which may see different GPUs. Unless the user allows NCCL
+ * to share GPUs (may_share), ends the program if two ranks have the same GPU or, where bus ids are
+ * not known, if a rank sees fewer GPUs than its machine has ranks. `gpus`: how many GPUs this rank
+ * sees. A rank that sees only one is not checked in the second way: the launcher may have given
+ * each rank its own. */
 static void require_own_joined(Comm *world, const Device *dev, int64_t gpus)
 {
     static const char advice[] = "start as many ranks on a machine as it has GPUs, give each its "
@@ -179,8 +182,9 @@ static void require_own_joined(Comm *world, const Device *dev, int64_t gpus)
                      advice);
 }
 
-/* Ends the program if there are fewer GPUs than ranks (unless the ranks are processes that may
- * share them through NCCL), or if two ranks have the same GPU. */
+/* For ranks that this program has started: ends the program if two ranks have the same GPU (unless
+ * the user allows NCCL to share GPUs, may_share), or if the ranks are threads and there are fewer
+ * GPUs than ranks. `gpus`: the smallest number of GPUs that any rank sees. */
 static void require_own(Comm *world, const Device *dev, bool processes, int64_t gpus)
 {
     bool free_choice = may_share(), few = gpus < world->size;

@@ -11,16 +11,17 @@
 typedef enum {
     GPUS_NONE, /* a single rank, or ranks on CPUs */
     GPUS_ONE,  /* all ranks share one GPU, and are threads */
-    GPUS_EACH  /* each rank has a GPU, and is a process; nccl_open has been called */
+    GPUS_EACH  /* the ranks exchange data through NCCL: usually each is a process with a GPU of its
+                  own; nccl_open has been called */
 } Gpus;
 
 /* The end of a sentence that begins with "ranks": how ranks that share a GPU exchange data. */
 extern const char gpus_shared[];
 
-/* Returns whether each rank that opens the survey's backend will have its own GPU: there are
- * several ranks, and at least as many GPUs. For ranks that a launcher has started, returns true if
- * there is any GPU. These ranks are processes, which cannot share a GPU, so gpus_agree ends the
- * program if each does not have its own. */
+/* Returns whether each rank that opens the survey's backend (seen.choice) will have its own GPU:
+ * there are several ranks, and at least as many GPUs as ranks. For ranks that a launcher has
+ * started, returns true if there is any GPU. These ranks are processes, which cannot share a GPU,
+ * so gpus_agree ends the program unless each has its own. */
 bool gpus_each(DeviceSurvey seen, int64_t ranks);
 /* To be called before the process first queries the driver about GPUs, because the driver reads its
  * environment at that time. If there are several ranks, sets CUDA_DEVICE_MAX_CONNECTIONS=32 unless
@@ -40,9 +41,9 @@ bool gpus_prepare(DeviceSurvey seen, int ranks, LaunchKind kind);
  * them appear to be on different machines. If the environment has NCCL_HOSTID=each, replaces `each`
  * by a name that is unique to this rank. */
 void gpus_prepare_process(int rank);
-/* Returns a number that is the same for two devices of this machine exactly if they are the same
- * GPU. Device numbers do not show this, because a launcher may make each rank see a different GPU
- * as number 0. */
+/* Returns a number that is the same for two devices of this machine if and only if they are the
+ * same GPU. Device numbers do not show this, because a launcher may make each rank see a different
+ * GPU as number 0. */
 int64_t gpus_number(const Device *dev);
 /* Returns how these ranks use GPUs; the result is the same on all ranks. All ranks call it
  * together, each with its open device. Ends the program if there are several GPUs but fewer than

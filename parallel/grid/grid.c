@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The axes, tp innermost: the offset of each axis in a GridPlace, and of its communicator in a
- * Grid. */
+/* The axes, from the outermost to the innermost (tp): the name of each, the offset of its
+ * coordinate in a GridPlace, and the offset of its communicator in a Grid. */
 static const struct {
     const char *name;
     size_t number, comm;
@@ -115,7 +115,7 @@ static Comm open_kv(Comm *tp, const GridGroups *groups)
 
 static Comm open_tie(Comm *pp, const GridGroups *groups)
 {
-    /* A stage between the first and the last one is a group of one rank. */
+    /* A rank of a stage between the first and the last one is alone in its group. */
     bool end = pp->rank == 0 || pp->rank == pp->size - 1;
     if (groups == NULL || !groups->tied || pp->size == 1) return comm_self("tie");
     return comm_line(pp, "tie", end ? (CommLine){0, pp->size - 1, 2} : (CommLine){pp->rank, 1, 1});
@@ -175,8 +175,8 @@ GridNccl grid_nccl(const Config *config)
 }
 
 /* Returns how a group uses NCCL. Connections for messages need much memory, so only pipeline
- * stages, which exchange messages, have them. The last and the first stage need a connection only
- * with chunks. */
+ * stages, which exchange messages, have them. The last and the first stage need a connection to
+ * each other only if a stage has several chunks (GridNccl.chunks). */
 static NcclUse use_of(const Grid *grid, const Comm *comm, const GridNccl *nccl)
 {
     NcclUse use = {0};
@@ -240,7 +240,8 @@ size_t grid_reserve(const Grid *grid, const GridNccl *nccl)
     size_t bytes = 0;
     grid_comms(grid, comm);
     for (int i = 0; i < GRID_COMMS; i++)
-        if (comm[i] != &grid->shard || !shard_is_dp(grid)) /* otherwise it uses dp's */
+        /* If shard is dp, it uses dp's communicator, which is counted already. */
+        if (comm[i] != &grid->shard || !shard_is_dp(grid))
             bytes += nccl_reserve(comm[i]->rank, comm[i]->size, use_of(grid, comm[i], nccl));
     return bytes;
 }

@@ -10,9 +10,9 @@
 typedef struct {
     GridPlace size, at; /* ranks on each axis; this rank's coordinates */
     Comm pp, dp, cp, tp;
-    /* For ZeRO: the neighbouring dp ranks among which a unit of weights and gradients is divided,
-     * and the dp ranks that hold the same part of it. The product of their sizes is the size of dp.
-     */
+    /* For ZeRO: the neighbouring dp ranks among which each unit of weights and gradients (a flat
+     * buffer of several parameters) is divided, and the dp ranks that hold the same part of it. The
+     * product of their sizes is the size of dp. */
     Comm shard, replicate;
     /* kv: the tensor-parallel ranks that share a key/value head. tie: the first and the last
      * pipeline stage, if both hold the table that embedding and head share. Without such ranks, the
@@ -24,7 +24,7 @@ typedef struct {
 typedef struct {
     int kv;    /* number of key/value heads */
     bool tied; /* embedding and head share a table */
-    int shard; /* data-parallel ranks of a shard group, which divides dp; 0: all */
+    int shard; /* number of data-parallel ranks in a shard group; divides the size of dp; 0: all */
 } GridGroups;
 
 /* How the groups use NCCL. */
@@ -43,8 +43,8 @@ Grid grid_single(void);
  * shard is dp. The world must outlive the grid. */
 Grid grid_open(Comm *world, GridPlace size, const GridGroups *groups);
 /* If each rank has its own device: prepares the grid's groups for NCCL (nccl_prepare in nccl.h),
- * which must be open. From then on, until grid_connect, calls with device memory transfer no data.
- * All ranks of the world call it together, each with its open device. */
+ * which must be open. From then on, until grid_connect, communication calls on device memory
+ * transfer no data. All ranks of the world call it together, each with its open device. */
 void grid_prepare(Grid *grid, Device *dev, const GridNccl *nccl);
 /* Lets devices exchange data through NCCL. Creates an NCCL communicator for each axis and group of
  * several ranks, in the same order on all ranks; a shard group of all data-parallel ranks uses dp's

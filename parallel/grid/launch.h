@@ -7,8 +7,9 @@
 #include "parallel/comm/comm.h"
 #include "parallel/grid/grid.h"
 
-/* The largest number of ranks that launch_ranks starts, because all are on this machine, each with
- * its own device, loader and threads. A launcher may start up to CONFIG_MAX_RANKS. */
+/* The largest number of ranks that launch_ranks starts. It is limited because all of them are on
+ * this machine, each with its own device, loader and threads. A launcher may start up to
+ * CONFIG_MAX_RANKS. */
 enum { LAUNCH_MAX_RANKS = CONFIG_OWN_RANKS };
 
 /* Largest LaunchOptions.result_bytes. */
@@ -24,7 +25,7 @@ typedef struct {
 typedef struct {
     double timeout; /* seconds that a rank waits for another one; 0: without limit */
     GridPlace size; /* for coordinates in messages; zeros: all ranks are on axis dp */
-    bool processes; /* ranks are processes, not threads; a single one, too */
+    bool processes; /* start the ranks as processes instead of threads, even a single one */
     /* The caller gets what rank 0's body writes to result[0..result_bytes), even if rank 0 was
      * another process. Pointers in it must point to memory that the caller allocated before the
      * launch. */
@@ -68,8 +69,8 @@ int launch_ranks(int ranks, const LaunchOptions *options, LaunchBody body, void 
  * Under srun, mpirun or torchrun each process is one rank, on one machine or several. Such ranks
  * are called joined: this program has not forked them and does not wait for them. A command that
  * starts ranks calls the functions below in this order. Without such a launcher, or if it has
- * started a single process, launch_count returns what the command line says, and the others do
- * nothing.
+ * started a single process, launch_count returns the number that the command line gives, and the
+ * other functions do nothing.
  *
  * In a joined process launch_ranks starts nothing. It runs the body in the calling thread, on the
  * world that launch_join has made, or on rank 0 alone for a single rank, and returns rank 0's exit

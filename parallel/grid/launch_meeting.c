@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* torchrun's default of --master-port. */
+/* USUAL_PORT: torchrun's default of --master-port. MOST_PORT: the largest number of a port. */
 enum { USUAL_PORT = 29500, MOST_PORT = 65535 };
 
 /* Returns the value of a variable, or NULL if it is empty. */
@@ -26,7 +26,7 @@ static const char *value_of(const Environment *environment, const char *name)
     return value && *value ? value : NULL;
 }
 
-/* Reads the secret, and sets *found to whether one is given. It is never printed. */
+/* Reads the secret, and sets *found to whether one is given. The secret is never printed. */
 static bool find_secret(LaunchMeeting *m, const Environment *environment, const Config *config,
                         bool *found, ExitCode *code, char *err, size_t n)
 {
@@ -77,7 +77,7 @@ static bool meet_at_master(LaunchMeeting *m, const Environment *environment, cha
 }
 
 /* Sets the options for ranks without a secret, which find each other by a file that rank 0 writes.
- * `named`: the launcher's variables identify this start. */
+ * `named`: whether the launcher's variables identify this start of the ranks. */
 static bool meet_by_file(LaunchMeeting *m, const StartedBy *by, bool named, const Config *config,
                          char *err, size_t n)
 {
@@ -114,7 +114,8 @@ static void hash_program(char hex[PROGRAM_HASH_BYTES])
     munmap(file, (size_t)st.st_size);
 }
 
-/* Copies a text. If it is too long for a fact, replaces its end by a hash of the whole text. */
+/* Copies a text. If it is too long for a fact (a value that must be equal on all ranks,
+ * MeetingFact), replaces its end by a hash of the whole text. */
 static void shorten(char words[LAUNCH_WORD_BYTES], const char *text, size_t n)
 {
     enum { KEPT = 200 };
@@ -180,8 +181,9 @@ static const char *place_of(const void *context, int rank, char *buf, size_t n)
 }
 
 /* Finds out on which machines the launcher has started the ranks. If srun was given a distribution
- * of tasks, a variable contains it. The lists can be used only with "block", the default, which
- * places consecutive ranks on a machine. */
+ * of tasks, SLURM_DISTRIBUTION contains it. The lists of nodes and of tasks per node give the
+ * machine of each rank only with "block", the default, which places consecutive ranks on a
+ * machine. */
 static void find_hosts(LaunchMeeting *m, const StartedBy *by, const Environment *environment)
 {
     char err[512];

@@ -47,8 +47,8 @@ static void prepare_signals(const Launcher *l)
     sigaddset(&received, launcher_signal());
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) {
         signal(ignored[i], SIG_IGN);
-        sigaddset(&received, ignored[i]); /* not blocked: once rank 0 has restored its default
-                                             action, a second signal ends it */
+        /* Unblocked, too: once rank 0 has restored its default action, a second signal ends it. */
+        sigaddset(&received, ignored[i]);
     }
     signal(SIGTTOU, SIG_IGN);
     setpgid(0, 0);
@@ -129,8 +129,9 @@ static void start_ranks(Launcher *l, LaunchBody body, void *context)
             fail(EXIT_SYSTEM, "rank %d of %d cannot be started as a process: %s", r, l->ranks,
                  strerror(error));
         }
-        /* The child does this, too. But it may be stopped before its first instruction, and the
-         * kernel continues it when this process ends only if it is in its own group (launch.h). */
+        /* The child makes this call, too. But it may be stopped before its first instruction. Only
+         * if it is then already in its own process group does the kernel continue it when this
+         * process ends (launch.h). */
         setpgid(process, process);
         l->rank[r].process = process;
         l->running++;
@@ -144,8 +145,8 @@ int launch_processes(int ranks, const LaunchOptions *options, LaunchBody body, v
     CHECK(options->result_bytes <= LAUNCH_RESULT_BYTES, "a result of %zu bytes",
           options->result_bytes);
     raise_limit_of_open_files();
-    /* The launcher reads in a loop with other tasks and must not block; rank 0, which writes, may.
-     */
+    /* The launcher reads from the pipe in a loop with other tasks, so its reads must not block; the
+     * writes of rank 0 may block. */
     if (pipe2(l.result, O_CLOEXEC) != 0 || fcntl(l.result[0], F_SETFL, O_NONBLOCK) != 0)
         fail(EXIT_SYSTEM, "no pipe for the result: %s", strerror(errno));
     l.links = socket_links_create(ranks, err, sizeof err);

@@ -19,8 +19,8 @@
 /* After one rank has failed, the others have this many seconds to end; then they are killed. Rank
  * 0's order to end reaches them within two seconds. */
 static const double SECONDS_TO_END = 5;
-/* How many milliseconds the launcher waits until its message can be written. If nobody reads the
- * output, it ends without printing it. */
+/* How many milliseconds the launcher waits until standard error accepts its message. If nobody
+ * reads standard error, the launcher ends without printing the message. */
 enum { MILLISECONDS_TO_PRINT = 4000 };
 /* Seconds between two checks of the ranks. */
 static const double PERIOD = 0.2;
@@ -36,8 +36,8 @@ void launcher_kill(const Launcher *l, int number)
         if (l->rank[r].process > 0 && !l->rank[r].ended) kill(l->rank[r].process, number);
 }
 
-/* Lets the ranks be killed that have not ended after `seconds` seconds. Time in which this process
- * is stopped does not count. */
+/* From now on, ranks that have not ended after `seconds` seconds are killed, unless a shorter limit
+ * is set already. Time in which this process is stopped does not count. */
 static void limit_end(Launcher *l, double seconds)
 {
     if (l->left_to_end < 0 || seconds < l->left_to_end) l->left_to_end = seconds;
@@ -102,8 +102,7 @@ static void note_end(Launcher *l, int r, int status)
     if (l->returned) return;
     if (r == 0) note_signal_of_rank_0(l);
     if (l->fatal || l->first >= 0 || rank->killed) return;
-    /* A rank that has left the world cannot harm the others. Rank 0 still has to send the result.
-     */
+    /* A rank that has left the world cannot harm the others. Rank 0 still must send the result. */
     if (r > 0 && (exit_code(rank) == EXIT_OK || l->note[r].left)) return;
     l->first = r;
     limit_end(l, SECONDS_TO_END);
@@ -125,7 +124,7 @@ static void collect_ends(Launcher *l)
 
 /* Ends the run if rank 0 is stopped for too long while another rank is not. Ranks that wait for
  * rank 0 end the run themselves only in a call with a deadline. If another rank is stopped, rank 0
- * notices whether a rank waits for it. If all ranks are stopped, that is intended. */
+ * itself notices if ranks wait for it too long. If all ranks are stopped, that is intended. */
 static void count_stopped(Launcher *l, double passed)
 {
     double timeout = l->options->timeout;
@@ -219,7 +218,7 @@ void launcher_prepare(Launcher *l)
     sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, &l->child);
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
         /* A blocked signal arrives even if it is ignored, so ignored ones stay unblocked: nohup
-         * ignores SIGHUP, and a shell without job control SIGTSTP, and SIGINT in the background. */
+         * ignores SIGHUP; a shell without job control SIGTSTP and, in the background, SIGINT. */
         sigaction(taken[i], NULL, &was);
         if (was.sa_handler != SIG_IGN) sigaddset(&l->signals, taken[i]);
     }
@@ -233,7 +232,8 @@ void launcher_wait(Launcher *l)
     while (l->running > 0) {
         double start = seconds_now();
         int number = sigtimedwait(&l->signals, NULL, &period);
-        double passed = fmin(seconds_now() - start, PERIOD); /* leaves out time while stopped */
+        /* At most PERIOD, because the time for which this process was stopped does not count. */
+        double passed = fmin(seconds_now() - start, PERIOD);
         if (number > 0) take_signal(l, number);
         pass_on(l);
         receive_result(l);
@@ -291,8 +291,8 @@ static bool rank_0_was_lost(const Launcher *l)
     return false;
 }
 
-/* Returns a rank that has printed why it ends: the first one that failed, if it has printed that,
- * otherwise any other. Returns NULL if no rank has. */
+/* Returns a rank that has printed why it ends: the rank that failed first, if it has printed that,
+ * otherwise any other rank that has. Returns NULL if no rank has. */
 static const RankProcess *speaker(const Launcher *l)
 {
     for (int i = -1; i < l->ranks; i++) {
@@ -303,7 +303,7 @@ static const RankProcess *speaker(const Launcher *l)
 }
 
 /* For the case that all ranks end with `code` and none has printed why. If a rank was killed,
- * writes to text that this rank could not print the error; rank 0 had left that to it. */
+ * writes to text that it could not print the error, which rank 0 had left to that rank. */
 static void name_silenced(const Launcher *l, int code, char *text, size_t n)
 {
     int r = 0;

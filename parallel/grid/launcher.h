@@ -48,7 +48,7 @@ typedef struct {
     int fatal;          /* the signal that killed rank 0 and is to end this process, too; 0: none */
     double stood;       /* seconds for which rank 0 was stopped while another rank was not */
     bool too_late;      /* rank 0 was stopped for longer than the timeout allows */
-    double left_to_end; /* seconds after which ranks that are left are killed; < 0: not yet known */
+    double left_to_end; /* seconds after which ranks that are left are killed; < 0: no limit yet */
 } Launcher;
 
 /* Returns the real-time signal by which other signals are passed on to rank 0. */

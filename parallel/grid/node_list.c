@@ -67,8 +67,8 @@ static bool expand_range(Expansion *e, size_t used, const char **range, const ch
         if (at == NULL) return refuse(e, to, "a range has a number on each side");
         other = (int)(at - to);
     }
-    /* Leading zeros of the first number apply to the whole range, so the last number has as many
-     * digits. */
+    /* All numbers of a range are padded with zeros to the width of the first one. So the last
+     * number has at least this many digits, and begins with 0 only if it has exactly this many. */
     if (last < first || other < width || (other > width && *to == '0'))
         return refuse(e, from, "a range goes up, with as many zeros before its last number");
     if (last - first >= NODE_LIST_MOST) return refuse(e, from, "a range has too many numbers");
@@ -100,7 +100,7 @@ static bool expand(Expansion *e, size_t used, const char *at)
     const char *from = at;
     for (; is_of_name(*at); at++) {
         if (used == NODE_NAME_MOST) return refuse(e, at, "a name is too long");
-        /* Some programs would treat such a name as an option. */
+        /* Some programs would treat a name that begins with a hyphen as an option. */
         if (used == 0 && *at == '-') return refuse(e, at, "a name begins with a hyphen");
         e->name[used++] = *at;
     }
@@ -147,8 +147,8 @@ static const char *read_tasks(const char *at, uint64_t *tasks, uint64_t *machine
     return at != NULL && *at == ')' ? at + 1 : NULL;
 }
 
-/* Adds the machine of each task to `hosts`; returns whether the list `at` has the number of tasks
- * of each machine, and their sum is `ranks`. */
+/* Adds the machine of each task to `hosts`; `at`: the list with the number of tasks of each
+ * machine. Returns whether the list is valid, covers all machines, and has `ranks` tasks in all. */
 static bool place_tasks(const StringList *names, const char *at, uint64_t ranks, StringList *hosts)
 {
     uint64_t each, times, machine = 0, placed = 0, machines = (uint64_t)names->count;

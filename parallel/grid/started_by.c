@@ -43,9 +43,9 @@ static bool pmi_holds(const Environment *environment)
     return value_of(environment, "PMI_SIZE") != NULL;
 }
 
-/* Steps that srun starts are numbered from 0. Numbers from 0xfffffff0 on are not such steps, but a
- * batch script, or the shell that salloc opens on a node of the job; their single task does not
- * show how many ranks there are. */
+/* Steps that srun starts are numbered from 0. Numbers from 0xfffffff0 on denote something else: a
+ * batch script, or the shell that salloc opens on a node of the job. These have a single task,
+ * which does not show how many ranks there are. */
 static bool slurm_holds(const Environment *environment)
 {
     const char *step = value_of(environment, "SLURM_STEP_ID");
@@ -59,7 +59,8 @@ static int torchrun_names(const Environment *environment)
            (value_of(environment, "MASTER_ADDR") != NULL);
 }
 
-/* Other programs use these names, too, so one of them alone may have another meaning. */
+/* Returns whether at least two of torchrun's variables are set. One alone may have another meaning,
+ * because other programs use these names, too. */
 static bool torchrun_holds(const Environment *environment)
 {
     return torchrun_names(environment) >= 2;
@@ -74,7 +75,7 @@ static bool torchrun_is_innermost(const Environment *environment)
 
 enum { OPEN_MPI, PMI, SLURM, TORCHRUN, LAUNCHERS };
 
-/* In the order in which they are tried. */
+/* The launchers, in the order in which started_by_read tries them. */
 static const Launcher launchers[LAUNCHERS] = {
     [OPEN_MPI] = {.name = "Open MPI",
                   .word = "openmpi",
@@ -235,8 +236,8 @@ static bool read_launcher(const Reader *r, StartedBy *s)
 }
 
 /* srun --mpi=pmi2 sets PMI's rank and size, but the local rank, the job and the step only in
- * SLURM's variables. These describe this process if they have the same rank and size. If they
- * describe a daemon of mpiexec, they differ, or mpiexec has set local variables. */
+ * SLURM's variables. SLURM's variables describe this process if they have the same rank and size.
+ * If they describe a daemon of mpiexec, they differ, or mpiexec has set local variables. */
 static void add_local_of_slurm(StartedBy *s, const Environment *environment)
 {
     char err[256];
@@ -306,7 +307,8 @@ const char *started_by_variables(const StartedBy *s, const Environment *environm
 
 /* ---- the start ------------------------------------------------------------------------------- */
 
-/* Appends the values that identify the start. Returns whether there are any. */
+/* Appends the values of the variables that identify this start of the ranks. Returns whether they
+ * are set. */
 static bool append_identity(FILE *to, const Launcher *l, const Environment *environment)
 {
     const char *value;
@@ -326,7 +328,7 @@ static bool append_identity(FILE *to, const Launcher *l, const Environment *envi
 bool started_by_meeting(const StartedBy *s, const Environment *environment,
                         char name[STARTED_BY_NAME])
 {
-    enum { HASH = 17 }; /* '-' and 16 digits */
+    enum { HASH = 17 }; /* the bytes of '-' and 16 hexadecimal digits */
     const Launcher *l = s->named_by;
     char *text;
     size_t bytes;

@@ -22,7 +22,7 @@ typedef struct Launcher {
     const char *name;    /* for messages: "Open MPI" */
     const char *word;    /* the name in started_by_meeting: "openmpi" */
     const char *command; /* what a user types before ./train: "mpirun" */
-    /* Returns whether the environment is this launcher's. */
+    /* Returns whether the variables of this launcher are set in the environment. */
     bool (*holds)(const Environment *environment);
     /* The names of the variables for the rank and the number of ranks, among all ranks and among
      * the ranks of this machine (local); NULL if the launcher has no such variable. */
@@ -53,8 +53,8 @@ typedef struct {
     bool unknown_size;
 } StartedBy;
 
-/* Finds the launcher and reads its variables. The first of these rows whose variables are set
- * applies:
+/* Finds the launcher and reads its variables. Of the launchers below, the first one whose variables
+ * are set is chosen:
  *
  *     Open MPI   OMPI_COMM_WORLD_SIZE
  *     PMI        PMI_SIZE: MPICH's mpiexec, srun --mpi=pmi2

@@ -1,7 +1,8 @@
 /* tp.c -- implements tp.h with Megatron-LM's operators f and g and their transposes
- * (arXiv:1909.08053), which sum over the ranks. With sequence parallelism, where each rank has a
- * part of the rows outside regions, they are all-gathers and reduce-scatters instead
- * (arXiv:2205.05198). */
+ * (arXiv:1909.08053), which sum over the ranks. A region (region.h) is a part of the model within
+ * which each rank works on its own part of the weights. With sequence parallelism, where each rank
+ * has only a part of the rows outside regions, the operators are all-gathers and reduce-scatters
+ * instead (arXiv:2205.05198). */
 #include "parallel/grid/tp.h"
 
 #include "model/core/check.h"

@@ -50,7 +50,8 @@ bool channel_flush(Channel *c)
     return true;
 }
 
-/* Receives into to[*got..n). Returns whether to[0..n) is complete. */
+/* Receives into to[*got..n) what has arrived, without waiting. Returns whether to[0..n) is
+ * complete. */
 static bool receive(Channel *c, unsigned char *to, size_t *got, size_t n)
 {
     while (*got < n) {

@@ -8,8 +8,8 @@
 typedef struct {
     int fd;     /* -1: none */
     bool gone;  /* the connection was closed or has failed */
-    bool wrong; /* it is gone because the other side announced a message of more than `most`
-                 * bytes */
+    bool wrong; /* it is gone because the other side announced a message of more than channel_take's
+                   `most` bytes */
     unsigned char head[MESSAGE_HEAD_BYTES], *body;
     size_t body_bytes, got; /* got: bytes received, of the head and then of the body */
     Bytes out;
@@ -18,13 +18,13 @@ typedef struct {
 
 /* Takes over a connected socket. */
 void channel_open(Channel *c, int fd);
-/* Closes the socket and frees the rest. */
+/* Closes the socket and frees the channel's memory. */
 void channel_close(Channel *c);
 /* Frees the channel without closing the socket, and returns the socket. */
 int channel_release(Channel *c);
-/* Queues a message. */
+/* Queues a message, which channel_flush sends. `body`: NULL: empty. */
 void channel_put(Channel *c, MessageKind kind, const Bytes *body);
-/* Sends what can be sent now. Returns whether nothing is left. */
+/* Sends as much of the queued messages as can be sent now. Returns whether nothing is left. */
 bool channel_flush(Channel *c);
 /* Returns whether the next message has arrived, and if so sets *kind, *body and *n. Reads no bytes
  * after that message. *kind is an unchecked number from the other side. The body is valid until the

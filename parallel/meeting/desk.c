@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How often rank 0 reports which ranks are missing, and how long it waits for more ranks after a
- * fact was found to differ, to find out which rank is the odd one. */
+/* How often rank 0 reports which ranks are missing, and how long it waits for more ranks after it
+ * found that a fact (a value that must be equal on all ranks) differs. More ranks show which value
+ * most ranks have. */
 static const double NOTICE_SECONDS = 10, ODD_SECONDS = 1;
 
 void desk_open(Desk *d, const MeetingOptions *o, double now)
@@ -121,8 +122,8 @@ static void count_facts(Desk *d, const Greeting *g, double now)
     }
 }
 
-/* If a fact differs between ranks, lets the meeting fail because of the first such fact. The value
- * that most ranks have counts as right. If two values are equally frequent, the one that was
+/* If facts differ between ranks, lets the meeting fail because of the first one that differs. The
+ * value that most ranks have counts as right. If two values are equally frequent, the one that was
  * counted first counts as right, because rank 0 arrives first. */
 static void fail_odd(Desk *d)
 {
@@ -227,8 +228,8 @@ double desk_tick(Desk *d, double now, char *notice, size_t n)
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* Sets `told` of each machine: the launcher's local ranks there are used only if each of 0, 1, ...
- * occurs once. */
+/* Sets DeskMachine.told of each machine to whether each of the local ranks 0, 1, ... occurs there
+ * exactly once. Otherwise the local ranks that the launcher gave are not used. */
 static void check_local_ranks(Desk *d)
 {
     int size = d->o->size, *begin = must_calloc((size_t)d->machines + 1, sizeof *begin);
@@ -274,7 +275,7 @@ void desk_table(Desk *d, Table *t)
 
 const char *desk_missing(const Desk *d, bool ready, char *text, size_t n)
 {
-    enum { RUNS = 8 }; /* how many runs of ranks are listed */
+    enum { RUNS = 8 }; /* how many runs of consecutive ranks are listed */
     int size = d->o->size, left = size - (ready ? d->ready : d->here), runs = 0;
     size_t used = (size_t)snprintf(text, n, left == 1 ? "rank" : "ranks");
     for (int i = 0, last; i < size && used < n; i = last + 1) {

@@ -1,6 +1,6 @@
-/* desk.h -- inside parallel/meeting: what rank 0 decides while ranks arrive. It uses no sockets and
- * no clock, so a test can simulate the arrival of thousands of ranks. The work for one rank does
- * not grow with the number of ranks. */
+/* desk.h -- inside parallel/meeting: the desk, rank 0's list of the ranks that have arrived, and
+ * what rank 0 decides from it. The desk uses no sockets and no clock, so a test can simulate the
+ * arrival of thousands of ranks. The work for one rank does not grow with the number of ranks. */
 #ifndef PARALLEL_MEETING_DESK_H
 #define PARALLEL_MEETING_DESK_H
 
@@ -14,7 +14,8 @@ typedef enum {
 } DeskState;
 
 typedef struct {
-    bool here, ready, told;  /* told: the verdict was sent to it */
+    bool here, ready, told;  /* here: it has arrived; ready: it has the table of members, and has
+                                passed it on; told: the verdict was sent to it */
     int machine, local_rank; /* local_rank: from the launcher, or -1 */
     Address address;
 } DeskRank;
@@ -23,7 +24,7 @@ typedef struct {
     char host[MEETING_NAME_BYTES], boot[MEETING_NAME_BYTES];
     int ranks;  /* number of ranks on it */
     int number; /* its number in the table of members: in the order of the machines' lowest ranks */
-    bool told;  /* the launcher has told its local ranks: 0, 1, ... in some order */
+    bool told; /* the local ranks that the launcher gave to its ranks are 0, 1, ... in some order */
 } DeskMachine;
 
 /* The largest number of different values of a fact that are counted separately. */
@@ -52,7 +53,8 @@ typedef struct {
 
 void desk_open(Desk *d, const MeetingOptions *o, double now);
 void desk_close(Desk *d);
-/* Records the greeting of a rank that has proven the secret. Rank 0's own greeting comes first. */
+/* Records the greeting of a rank that has proven that it knows the secret. Rank 0's own greeting
+ * comes first. */
 void desk_greet(Desk *d, const Greeting *g, double now);
 /* Records that a rank has received the table and passed it on. */
 void desk_ready(Desk *d, int rank);

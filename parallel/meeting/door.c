@@ -1,4 +1,5 @@
-/* door.c -- accepts connections and lets them prove the secret. See door.h. */
+/* door.c -- accepts connections, and lets the other side prove that it knows the secret. See
+ * door.h. */
 #include "parallel/meeting/door.h"
 
 #include "model/core/check.h"
@@ -18,8 +19,8 @@
  * plus LISTENER. */
 enum { LISTENER = 1 << 16 };
 
-/* If there are no descriptors left: how long a connection must have been silent to be closed, and
- * for how long no new one is accepted. */
+/* If no descriptors are left: how many seconds after its acceptance a pending connection may be
+ * closed, and for how long no new connection is accepted. */
 static const double SILENT_SECONDS = 0.5, PAUSE_SECONDS = 0.05;
 
 static void watch(Door *d, int fd, int index, uint32_t events, int how)
@@ -68,7 +69,8 @@ void door_listen(Door *d, int fd, bool keep)
     watch(d, fd, LISTENER + d->listeners++, EPOLLIN, EPOLL_CTL_ADD);
 }
 
-/* Refuses a connection and counts it. Warns about the first one that has sent something wrong. */
+/* Closes a connection, and counts it as refused. Warns about the first refused one that has sent
+ * something wrong. */
 static void refuse(Door *d, int i)
 {
     static const char *const why[] = {
@@ -103,10 +105,10 @@ static int oldest(const Door *d)
     return found;
 }
 
-/* Called when this process may open no more descriptors. If a connection has been silent for a
- * moment, closes it and returns true. Otherwise returns false, leaves errno, and, if there are
- * pending connections, accepts no new ones for a short time, in which the pending ones may finish.
- */
+/* Called when this process may open no more descriptors. If the oldest pending connection was
+ * accepted more than SILENT_SECONDS ago, closes it and returns true. Otherwise returns false,
+ * leaves errno, and, if there are pending connections, accepts no new ones for a short time, in
+ * which the pending ones may finish. */
 static bool make_room(Door *d, double now)
 {
     int i = oldest(d), error = errno;
@@ -123,7 +125,8 @@ static bool make_room(Door *d, double now)
     return false;
 }
 
-/* Accepts only a part of the waiting connections, so that accepted ones are served, too. */
+/* Accepts only some of the waiting connections at a time, so that those already accepted are
+ * served, too. */
 static void accept_some(Door *d, int listener, double now)
 {
     int on = 1;
@@ -158,8 +161,8 @@ static bool prove(Door *d, int i)
     if (p->proven) return true;
     HandshakeState state = handshake_move(&p->hand, p->channel.fd);
     if (handshake_sends(&p->hand)) watch(d, p->channel.fd, i, EPOLLIN | EPOLLOUT, EPOLL_CTL_MOD);
-    /* A rank tries several addresses and keeps one connection, so a closed connection is no
-     * error. */
+    /* A rank tries several addresses and keeps one connection, so it is no error if a connection is
+     * closed, except in the middle of its first message (the hello). */
     bool half = p->hand.got > 0 && p->hand.got < HANDSHAKE_HELLO_BYTES;
     if (state == HANDSHAKE_REFUSED || (state == HANDSHAKE_LOST && half))
         refuse(d, i);
@@ -199,8 +202,8 @@ void door_serve(Door *d, double now, bool (*receive)(void *context, const Caller
         watch(d, d->listener[k], LISTENER + k, EPOLLIN, EPOLL_CTL_MOD);
     if (now >= d->resume) d->resume = 0;
     int events = epoll_wait(d->epoll, event, MEETING_MOST_PENDING, 0);
-    /* New connections come last, because one of them may replace a pending one that has an event
-     * now. */
+    /* New connections are accepted last, because one of them may replace a pending one that has an
+     * event now. */
     for (int i = 0; i < events; i++)
         if (event[i].data.u32 < LISTENER) move(d, (int)event[i].data.u32, receive, context);
     for (int i = 0; i < events; i++)

@@ -1,7 +1,7 @@
-/* door.h -- inside parallel/meeting: the sockets at which a rank listens during the meeting, and
- * the connections that have not yet proven the secret. Anybody may connect, so each connection may
- * use only a few seconds and bytes, there are at most MEETING_MOST_PENDING of them, and none delays
- * another. */
+/* door.h -- inside parallel/meeting: the door: the sockets at which a rank listens during the
+ * meeting, and the connections whose other side has not yet proven that it knows the secret.
+ * Anybody may connect, so each connection may use only a few seconds and bytes, there are at most
+ * MEETING_MOST_PENDING of them, and none delays another. */
 #ifndef PARALLEL_MEETING_DOOR_H
 #define PARALLEL_MEETING_DOOR_H
 
@@ -40,11 +40,11 @@ void door_close(Door *d);
 /* Adds a listening socket. `keep`: the caller closes it. */
 void door_listen(Door *d, int fd, bool keep);
 
-/* A process that has proven the secret, and its first message. */
+/* A process that has proven that it knows the secret, and its first message. */
 typedef struct {
     int rank, listener;
-    Channel *channel; /* `receive` may copy it and then sets its fd to -1; otherwise it is closed
-                       * afterwards */
+    Channel *channel; /* `receive` may take the connection over: it copies the Channel and sets the
+                         fd of this one to -1. Otherwise the connection is closed afterwards */
     int kind;
     const unsigned char *body;
     size_t n;

@@ -1,7 +1,7 @@
 /* find.c -- how a rank finds rank 0. At the same time it tries all addresses at which rank 0 may
- * be, and uses the first connection whose other side proves the secret. An address that does not
- * answer, or does not prove the secret, is tried again later: rank 0 may not have started yet, and
- * the file may be left from a job that has died. */
+ * be, and uses the first connection whose other side proves that it knows the secret. An address at
+ * which nobody answers, or nobody proves that, is tried again later: rank 0 may not have started
+ * yet, and the file may be left from a job that has died. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "parallel/comm/socket/handshake.h"
@@ -17,10 +17,11 @@
 
 enum { MOST_TARGETS = NETWORK_MOST_ADDRESSES * MEETING_PORTS };
 
-/* The pauses between two attempts, and between two reads of the file, grow from LEAST_PAUSE to
- * MOST_PAUSE. PLACE_SECONDS: the time between the first attempts at two addresses of rank 0. */
+/* The pauses between two attempts to connect to an address, and between two reads of rank 0's file,
+ * grow from LEAST_PAUSE to MOST_PAUSE. PLACE_SECONDS: the time between the first attempts at one of
+ * rank 0's addresses and at the next one. */
 static const double LEAST_PAUSE = 0.01, MOST_PAUSE = 0.5, PLACE_SECONDS = 0.05;
-/* How long rank 0 looks for another rank 0. */
+/* How long rank 0 tries to find another process that is rank 0 of the same meeting by mistake. */
 static const double TWIN_SECONDS = 0.5;
 /* The ports at rank 0's address may belong to other jobs, whose rank 0 refuses the secret, while
  * rank 0 of this job has not started yet. So the search continues until all ports that answer have
@@ -31,7 +32,7 @@ static const double REFUSED_SECONDS = 5;
 typedef struct {
     Address address;
     int fd;             /* -1: no attempt at the moment */
-    double began, next; /* begin of the attempt; earliest time of the next one */
+    double began, next; /* when the attempt began; earliest time of the next one */
     double pause;
     double refused; /* time since which every attempt was refused because of the secret; 0: the last
                        attempt was not */
@@ -116,8 +117,8 @@ static bool look(Search *s, double now, Verdict *v)
     return true;
 }
 
-/* Without a file: the targets are all ports of all addresses to which the name of rank 0's machine
- * resolves. Returns false and fills in the verdict if it cannot be resolved. */
+/* If there is no file: the targets are the MEETING_PORTS ports of each address to which the name of
+ * rank 0's machine resolves. Returns false and fills in the verdict if it cannot be resolved. */
 static bool list_ports(Search *s, double limit, Verdict *v)
 {
     AddressList list;
@@ -229,7 +230,8 @@ static void explain(const Search *s, Verdict *v)
                 name ? " (" : "", name ? name : "", name ? ")" : "", o->timeout, where, why);
 }
 
-/* Sends a greeting of rank 0 to another rank 0, and receives the verdict with which both end. */
+/* Sends this rank 0's greeting to the other process that is rank 0, and receives the verdict with
+ * which both end. */
 static void greet_twin(const MeetingOptions *o, int fd, const Address *own, Verdict *v)
 {
     Channel c;

@@ -13,7 +13,7 @@
  * first. */
 static const double PATIENCE_SECONDS = 10;
 /* How long a rank that fails waits for rank 0's verdict, and how long a rank that failed before the
- * meeting tries to reach rank 0. */
+ * meeting tries to reach rank 0 in order to report that. */
 static const double REPORT_SECONDS = 2, DECLINE_SECONDS = 10;
 
 typedef struct {
@@ -26,7 +26,7 @@ typedef struct {
 } Guest;
 
 /* Queues the verdict for rank 0. Before the greeting rank 0 does not know this rank's machine, so
- * the message names it. */
+ * the message names the rank and its machine. */
 static void put_verdict(Guest *g, const Verdict *v)
 {
     char host[MEETING_NAME_BYTES] = "", text[64];

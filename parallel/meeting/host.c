@@ -1,6 +1,6 @@
-/* host.c -- rank 0's side of a meeting: it listens, admits processes that prove the secret, and
- * carries out what desk.c decides. One loop serves all connections, so a silent one delays none of
- * the others. */
+/* host.c -- rank 0's side of a meeting: it listens, admits processes that prove that they know the
+ * secret, and carries out what desk.c decides. One loop serves all connections, so a silent one
+ * delays none of the others. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "model/core/log.h"
@@ -32,7 +32,8 @@ typedef struct {
 
 /* How long rank 0 tries to send its last message to all. */
 static const double LAST_SECONDS = 1;
-/* How long a rank 0 that has failed before the meeting waits for others, to tell them. */
+/* How long a rank 0 that has failed before the meeting waits for other ranks, in order to tell them
+ * that. */
 static const double DECLINE_SECONDS = 2.5;
 
 /* The index of epoll events of the door. Events of another rank's connection have that rank, which
@@ -48,8 +49,10 @@ static void watch(Host *h, int fd, int index, uint32_t events, int how)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Listens at address i, at any port if the file will contain it, otherwise at the first free port
- * of those that the other ranks try. Returns whether that succeeds. */
+/* Listens at address i. If ranks meet by a file, which will contain the port, any port is used,
+ * otherwise the first free one of those that the other ranks try. Ports that are in use are added
+ * to h->held, because another rank 0 of this meeting may listen there. Returns whether that
+ * succeeds. */
 static bool listen_at(Host *h, int i)
 {
     const MeetingOptions *o = h->o;
@@ -150,7 +153,7 @@ static void keep_file(Host *h, double now)
 
 /* ---- ranks that arrive ----------------------------------------------------------------------- */
 
-/* Assigns the connection to this rank. Returns false if the rank has one already, or does not
+/* Assigns the caller's connection to `rank`. Returns false if the rank has one already, or does not
  * exist. */
 static bool seat(Host *h, int rank, const Caller *caller)
 {
@@ -162,8 +165,8 @@ static bool seat(Host *h, int rank, const Caller *caller)
     return true;
 }
 
-/* Handles the first message of a process that has proven the secret: its greeting, or the error
- * with which it fails. */
+/* Handles the first message of a process that has proven that it knows the secret: its greeting, or
+ * the error with which it fails. */
 static bool admit(void *context, const Caller *caller)
 {
     Host *h = context;
@@ -235,7 +238,8 @@ static void move_member(Host *h, int rank)
 }
 
 /* Called when all ranks have arrived. Opens the listening socket for the time after the meeting, at
- * the address to which most ranks have connected, and sends the table of members. */
+ * the address to which most ranks have connected. Sends the answer to all ranks, and the table of
+ * members to those that receive it from rank 0. */
 static void send_tables(Host *h)
 {
     Address at = h->at.at.address[0];

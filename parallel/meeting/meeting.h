@@ -3,8 +3,8 @@
  * start can join. Afterwards each rank knows the addresses of all others and has a connection to
  * rank 0.
  *
- * They find rank 0 by a file in a folder that all machines see, or by its address. The README
- * explains both, what is compared, and how connections of strangers are handled. */
+ * The other ranks find rank 0 by a file in a folder that all machines see, or by its address. The
+ * README explains both, what is compared, and how connections of strangers are handled. */
 #ifndef PARALLEL_MEETING_MEETING_H
 #define PARALLEL_MEETING_MEETING_H
 
@@ -24,9 +24,9 @@ enum {
     MEETING_SENTENCE_BYTES = 1024
 };
 
-/* What must be equal on all ranks. Otherwise the meeting fails with EXIT_CONFIG, and the message
- * names the odd rank: `rank 3 (node7, dp 1): config is "12ab", but "34cd" on 7 of the 8 ranks;
- * ADVICE`. */
+/* A value that must be equal on all ranks. Otherwise the meeting fails with EXIT_CONFIG, and the
+ * message names a rank whose value is not that of most ranks: `rank 3 (node7, dp 1): config is
+ * "12ab", but "34cd" on 7 of the 8 ranks; ADVICE`. */
 typedef struct {
     const char *name, *value;
     const char *advice; /* what to do, or NULL */
@@ -70,12 +70,13 @@ typedef struct {
     int size, rank;
     int listener;                       /* accepts connections of other ranks */
     unsigned char secret[SHA256_BYTES]; /* of this start: new, known only to its ranks */
-    int *control;                       /* [size] descriptors, as socket_links_join takes them */
-    SocketMember *member;               /* [size] */
-    int machines;                       /* number of machines; member[].machine is less */
+    int *control; /* [size] sockets between rank 0 and the other ranks, as socket_links_join takes
+                     them; -1: none */
+    SocketMember *member; /* [size] */
+    int machines;         /* number of machines; each member[].machine is below it */
     int cpu_level;
-    /* After a failure: rank 0 has told this rank of the failure, and prints it. On rank 0: it has
-     * told the others. */
+    /* After a failure: rank 0 has told this rank why the meeting failed, so rank 0 prints the
+     * error. On rank 0: it has told the others. */
     bool told;
 } Meeting;
 

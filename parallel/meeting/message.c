@@ -113,7 +113,7 @@ void reader_address(Reader *r, Address *address)
     *address = (Address){.family = (uint8_t)reader_number(r, 1)};
     address->port = (uint16_t)reader_number(r, 2);
     reader_take(r, address->ip, ip_bytes(address));
-    /* Either an address with a port is valid, or neither. */
+    /* Valid are a known address family with a port, or neither of them. */
     if (address->family == 0 ? address->port != 0 : ip_bytes(address) == 0 || address->port == 0)
         r->bad = true;
 }

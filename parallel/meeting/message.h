@@ -12,11 +12,12 @@
 typedef enum {
     MESSAGE_GREETING = 1, /* to rank 0: which rank has arrived */
     MESSAGE_ANSWER,       /* from rank 0: all have arrived */
-    MESSAGE_ASK,          /* to the parent: asks it to send the table as soon as it has it */
-    MESSAGE_TABLE,        /* all members */
-    MESSAGE_READY,        /* to rank 0: the sender has the table, and has passed it on */
-    MESSAGE_GO,           /* from rank 0: all have the table */
-    MESSAGE_VERDICT       /* the meeting fails: exit code and message */
+    MESSAGE_ASK, /* to the parent, the rank that sends the table to this one (relay.h): asks for the
+                    table */
+    MESSAGE_TABLE,  /* the table of members: the machine, local rank and address of each rank */
+    MESSAGE_READY,  /* to rank 0: the sender has the table, and has passed it on */
+    MESSAGE_GO,     /* from rank 0: all have the table */
+    MESSAGE_VERDICT /* the meeting fails: exit code and message */
 } MessageKind;
 
 enum { MESSAGE_HEAD_BYTES = 8 };
@@ -88,7 +89,8 @@ enum { ANSWER_MOST_BYTES = 128 };
 void answer_write(Bytes *b, const Answer *a);
 bool answer_read(Answer *a, const void *data, size_t n);
 
-/* One rank in the table of members, and one machine. */
+/* The table of members: the machine, local rank and address of each rank, and the name of each
+ * machine. */
 typedef struct {
     int machine, local_rank;
     Address address;

@@ -34,8 +34,8 @@ static void add(AddressList *list, const Address *address)
     if (list->count < NETWORK_MOST_ADDRESSES) list->address[list->count++] = *address;
 }
 
-/* Adds the addresses of one family that `interface` has. If it is NULL, adds those of all loopback
- * interfaces (`loopback`), or of all other interfaces. */
+/* Adds the addresses of one family that `interface` has. If `interface` is NULL, adds those of all
+ * loopback interfaces (if `loopback` is set) or of all other interfaces. */
 static void add_family(AddressList *list, const struct ifaddrs *all, int family,
                        const char *interface, bool loopback)
 {
@@ -205,7 +205,8 @@ int network_connect(const Address *to, const Address *source)
     if (source) {
         Address from = *source;
         from.port = 0;
-        /* Leave the choice of the local port to connect, which knows both addresses. */
+        /* Lets connect() choose the local port instead of bind(): connect() knows both
+         * addresses. */
         setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
         bytes = address_to(&from, &at);
         if (bind(fd, (const struct sockaddr *)&at, bytes) != 0) return fail_closing(fd);

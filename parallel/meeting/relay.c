@@ -73,8 +73,8 @@ static void ask_parent(Relay *r, double now)
         channel_take(&r->parent, table_most_bytes(r->o->size), &kind, &body, &n) &&
         kind == MESSAGE_TABLE)
         relay_give(r, body, n);
-    /* An attempt that fails, or on which the parent does not prove the secret in time, is
-     * repeated. */
+    /* An attempt is repeated if it fails, or if the parent does not prove in time that it knows the
+     * secret. */
     bool late = state == HANDSHAKE_GOES_ON && now >= r->began + MEETING_PENDING_SECONDS;
     if (r->has_table || r->parent.gone || late || state == HANDSHAKE_REFUSED ||
         state == HANDSHAKE_LOST)
@@ -108,7 +108,7 @@ static void serve_children(Relay *r, double now)
         if (sent) channel_close(c);
     }
     /* Ranks that have already left the meeting may connect to this listening socket to exchange
-     * data. The door must not accept these connections. */
+     * data. The door must not accept these connections, so it is closed. */
     if (r->door && r->served == r->children) {
         door_close(r->door);
         r->door = NULL;

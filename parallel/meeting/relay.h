@@ -42,7 +42,7 @@ typedef struct {
 /* `listener`: the listening socket of this rank. Returns false with errno if the system refuses. */
 bool relay_begin(Relay *r, const MeetingOptions *o, const Answer *answer, int listener);
 void relay_end(Relay *r);
-/* Takes the table that rank 0 has sent. */
+/* Takes the table that rank 0 has sent to this rank directly, because rank 0 is its parent. */
 void relay_give(Relay *r, const unsigned char *body, size_t n);
 /* Writes the descriptors to wait for to `wait`. Returns their number, at most RELAY_POLLS. */
 enum { RELAY_POLLS = TABLE_CHILDREN + 2 };

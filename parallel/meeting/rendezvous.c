@@ -91,8 +91,8 @@ bool rendezvous_parse(Rendezvous *r, const char *text, size_t n)
         if (r->at.count == NETWORK_MOST_ADDRESSES ||
             !read_address(&at, &r->at.address[r->at.count++]))
             return false;
-    /* Each content has exactly one valid text: no number or address may be written in another
-     * way. */
+    /* Only the text that rendezvous_text would write is valid: no number or address may be written
+     * in another way. */
     rendezvous_text(r, again);
     return r->at.count > 0 && strlen(again) == n && memcmp(again, text, n) == 0;
 }

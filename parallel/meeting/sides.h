@@ -5,10 +5,11 @@
 #include "parallel/meeting/rendezvous.h"
 
 enum {
-    /* The most connections that have not yet proven the secret; a new one replaces the oldest. */
+    /* The most connections whose other side has not yet proven that it knows the secret; a new one
+     * replaces the oldest. */
     MEETING_MOST_PENDING = 256
 };
-/* Seconds that such a connection has to prove it. */
+/* Seconds within which the other side must prove that. */
 #define MEETING_PENDING_SECONDS 5.0
 
 /* Holds the meeting on rank 0: listens until all ranks have met. On failure returns false and fills
@@ -32,9 +33,9 @@ bool guest_finds_twin(const MeetingOptions *o, const Rendezvous *at, const Addre
 void greeting_own(Greeting *g, const MeetingOptions *o, const Address *address);
 /* Returns a hash of the meeting's name, for handshake_name. */
 uint64_t meeting_tag(const MeetingOptions *o);
-/* Sets the members and the number of machines. */
+/* Sets m->member and m->machines from the table. */
 void meeting_fill(Meeting *m, const Table *t);
 bool verdict_set(Verdict *v, ExitCode code, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4))); /* returns false */
+    __attribute__((format(printf, 3, 4))); /* sets *v; always returns false */
 
 #endif

@@ -1,4 +1,5 @@
-/* comms.h -- prints how much data was sent between ranks, for comms_logger. */
+/* comms.h -- prints how much data was sent between ranks, for the section comms_logger of the
+ * config. */
 #ifndef PARALLEL_REPORT_COMMS_H
 #define PARALLEL_REPORT_COMMS_H
 

@@ -50,7 +50,7 @@ void console_open(Console *c, const MetricsOptions *options)
 }
 
 /* Begins to print lines: clears the live line. If nobody reads the console, the caller may block
- * here, or in end_lines. Returns the number for end_lines. */
+ * here, or in end_lines. Returns the number of the flight recorder's entry, for end_lines. */
 static int64_t begin_lines(Console *c)
 {
     int64_t noted = flight_work_begin(c->flight, FLIGHT_CONSOLE);

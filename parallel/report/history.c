@@ -14,7 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The largest number of bytes of a line that is read; this program writes no longer lines. */
+/* A line with more bytes than this is not read but counted as bad; this program does not write such
+ * lines. */
 enum { LINE_BYTES_MOST = 1 << 20 };
 /* The largest number of sets in a history. A run that was resumed with different eval.sets may have
  * more in all than one config can have. */
@@ -31,7 +32,8 @@ static void *with_room(void *items, int64_t n, size_t size)
     return must_realloc(items, (n > 0 ? 2 * (size_t)n : 1) * size);
 }
 
-/* Returns how many of the `n` items come before `step`. */
+/* Returns how many of the `n` items come before `step`. An item has `size` bytes and begins with
+ * its step. */
 static int64_t count_before(const void *items, int64_t n, size_t size, int64_t step)
 {
     for (; n > 0; n--) {
@@ -62,7 +64,7 @@ static void drop_samples_from(History *h, int64_t step)
     }
 }
 
-/* Drops everything from `step` on, because it is being repeated. */
+/* Drops all points from `step` on, because the run repeats these steps. */
 static void drop_from(History *h, int64_t step)
 {
     DROP_FROM(h, train, step);
@@ -89,7 +91,7 @@ static const char *text(const cJSON *line, const char *key)
     return cJSON_IsString(item) ? item->valuestring : "";
 }
 
-/* Returns the seconds under a key that is omitted if they are zero. */
+/* Returns the seconds under a key; a line without the key stands for zero seconds. */
 static double seconds(const cJSON *line, const char *key)
 {
     double value = number(line, key);

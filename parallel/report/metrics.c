@@ -86,16 +86,16 @@ static void print_head(FILE *to, const Metrics *m, const char *event, int64_t st
             (long long)r->tokens, (long long)r->skipped, m->options.attempt, wall_seconds_now());
 }
 
-/* Prints a member with all digits of its value. A number that JSON cannot express becomes null, and
- * *odd is set. */
+/* Prints a member of the line's JSON object, with all digits of its value. A number that JSON
+ * cannot express (infinite or NaN) becomes null, and *odd is set. */
 static void print_number(FILE *to, const char *key, double value, bool *odd)
 {
     fprintf(to, ", \"%s\": ", key);
     if (!json_print_number(to, value)) *odd = true;
 }
 
-/* Prints a member with a text of any bytes. A sample may end in the middle of a UTF-8 character,
- * which json_print_string replaces. */
+/* Prints a member of the line's JSON object: a text of any bytes. A sample may end in the middle of
+ * a UTF-8 character, which json_print_string replaces. */
 static void print_string(FILE *to, const char *key, const char *text)
 {
     fprintf(to, ", \"%s\": ", key);
@@ -210,7 +210,8 @@ static void print_exposed(FILE *to, const SpeedRecord *s, bool *odd)
     print_number(to, "host_bytes", s->updated_bytes, odd);
 }
 
-/* Writes the speed as events, with the times of a step under DeepSpeed's names. */
+/* Writes the speed as TensorBoard events. The times of a step's phases have the names that
+ * DeepSpeed gives them. */
 static void put_speed_events(Metrics *m, const SpeedRecord *s, double rate)
 {
     double each = s->steps > 0 ? 1e3 / (double)s->steps : 0;

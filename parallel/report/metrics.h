@@ -24,7 +24,7 @@ typedef struct {
     bool stop;                      /* overflow at the smallest loss scale: the run must end */
     double loss;                    /* mean nats per target; if not finite, null in JSON */
     double lr, grad_norm, loss_scale;
-    double median, deviation; /* if it is a spike: the values with which its loss was compared */
+    double median, deviation; /* if `spike`: the values with which the step's loss was compared */
     bool spike;
     bool applied; /* false: the update was skipped */
 } StepRecord;
@@ -94,9 +94,9 @@ void metrics_end(Metrics *metrics);
 typedef struct {
     StepRecord last;                  /* totals, and the loss if `trained`; other fields are zero */
     bool trained, evaluated, sampled; /* which kinds of lines that step has */
-    /* That step's evaluation, if `evaluated`, and the evaluation with the lowest loss in the whole
-     * file, or since the last line "data" (step 0: none). Both have only step, loss and bits per
-     * byte. */
+    /* eval: that step's evaluation, if `evaluated`. lowest: the evaluation with the lowest loss in
+     * the whole file or, if the file has lines {"event":"data"}, after the last of these; its step
+     * is 0 if there is none. Of both, only the step, the loss and the bits per byte are set. */
     EvalRecord eval, lowest;
     int64_t since_lowest; /* number of evaluations after `lowest` */
 } MetricsTail;
@@ -130,14 +130,16 @@ typedef struct {
     int64_t n;
     double seconds;
 } Comparisons;
-/* The record of a save. It may have been committed some steps after its own step, `at`. */
+/* The record of a save. The save may have been committed some steps after the step that was saved,
+ * `at`. */
 typedef struct {
     StepRecord at;  /* the step that was saved, with its totals */
     double seconds; /* from its begin to its commit */
     double stall;   /* of that, how long training waited; `seconds` if it was synchronous */
     const char *path;
     Comparisons compared; /* of the saved state, before the save: at most one */
-    Comparisons between;  /* comparisons by interval that no save has reported yet */
+    Comparisons between;  /* comparisons that were made at intervals, not for a save, and that no
+                             save has reported yet */
 } SaveRecord;
 /* Reports a save on the console and in a line {"event":"ckpt"}. */
 void metrics_saved(Metrics *metrics, const SaveRecord *save);

@@ -64,7 +64,7 @@ static void note_evaluation(const char *line, size_t bytes, int64_t step, Metric
     tail->since_lowest = 0;
 }
 
-/* Updates `tail` for a line that is kept: its totals `r`, and its kind (train, val or sample). */
+/* Updates `tail` for a line that is kept. `r`: the line's step and totals. */
 static void note_line(const char *line, size_t bytes, StepRecord r, MetricsTail *tail)
 {
     /* The line of an asynchronous save may come after lines of later steps. It does not change
@@ -228,7 +228,7 @@ void metrics_file_put(MetricsFile *f, const char *text, size_t bytes)
     flight_work_end(f->flight, noted);
 }
 
-/* Writes all lines; returns false and sets `err` on failure. */
+/* Writes all pending lines; returns false and sets `err` on failure. */
 static bool write_lines(MetricsFile *f, char *err, size_t n)
 {
     if (f->n > 0) write_pending(f);

@@ -1,6 +1,6 @@
-/* metrics_file.h -- writes the lines of metrics.jsonl: appends whole lines, keeps them in memory
- * while writing fails, and cuts the file back to the checkpoint when a run resumes. Private to
- * metrics.c. */
+/* metrics_file.h -- writes files such as metrics.jsonl: appends whole lines (or records of
+ * TensorBoard events), keeps them in memory while writing fails, and cuts metrics.jsonl back to the
+ * checkpoint when a run resumes. Used only in parallel/report. */
 #ifndef PARALLEL_REPORT_METRICS_FILE_H
 #define PARALLEL_REPORT_METRICS_FILE_H
 
@@ -32,8 +32,8 @@ typedef struct {
 bool metrics_file_open(MetricsFile *file, const FsOps *fs, const char *folder, const char *name,
                        int64_t upto, int attempt, MetricsTail *tail, char *err, size_t n);
 /* Moves the lines after step `upto` to the file `aside`, which is replaced if it exists. But if
- * `aside` has more lines, it stays, and the lines move to `other`. Sets `tail` as metrics_file_open
- * does. Returns false and sets `err` on failure. */
+ * `aside` exists with more lines than those that move, it stays, and the lines move to `other`.
+ * Sets `tail` as metrics_file_open does. Returns false and sets `err` on failure. */
 bool metrics_file_go_back(MetricsFile *file, int64_t upto, const char *aside, const char *other,
                           MetricsTail *tail, char *err, size_t n);
 void metrics_file_close(MetricsFile *file);

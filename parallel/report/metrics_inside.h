@@ -13,7 +13,8 @@ struct Metrics {
     MetricsFile file;    /* RUN/metrics.jsonl */
     MetricsFile samples; /* RUN/samples.txt */
     EventFile events;    /* of TensorBoard */
-    MetricsTail tail;    /* content of the file's last step when it was opened */
+    MetricsTail tail; /* content of the last step in metrics.jsonl when the file was opened or last
+                         cut back */
     StepRecord latest;
     int64_t first_step; /* step at which this attempt began */
     /* The line of a training step, printed through line_to without allocating memory. */

@@ -1,8 +1,8 @@
 /* pace.c -- computes the time of a step and the remaining time of a run. See pace.h. */
 #include "parallel/report/pace.h"
 
-/* Returns how many times something that is due every `interval` steps will still happen: those
- * before the last step, and once at the end. */
+/* Returns how many times something that is due every `interval` steps will still happen: at each
+ * multiple of `interval` from `step` on that lies before the last step, and once at the end. */
 static int64_t times_due(const Pace *p, int64_t interval, int64_t step)
 {
     if (interval <= 0 || step >= p->train_steps) return 1;

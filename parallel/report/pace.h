@@ -15,8 +15,8 @@ typedef struct {
     double eval_steps;
 } Pace;
 
-/* The times of a step with a single micro-batch: the micro-batch, including the communication of
- * tensor-parallel ranks within the layers; the update; all other communication. */
+/* The times, in seconds, of a step with a single micro-batch: the micro-batch, including the
+ * communication of tensor-parallel ranks within the layers; the update; all other communication. */
 typedef struct {
     double micro_batch, update, communication;
     /* Of a pipeline: number of micro-batches that pass before its last stage begins. */

@@ -1,7 +1,8 @@
 /* plot.c -- draws curves as SVG. See plot.h.
  *
  * A page is as wide as its window, and the image is scaled to it. A long curve is drawn as at most
- * `most` points, each the mean of the steps that share a part of the horizontal axis. */
+ * Plot.most points: the horizontal axis is divided into this number of parts, and each point is the
+ * mean of the steps in one part. */
 #include "parallel/report/plot.h"
 
 #include "model/core/check.h"
@@ -21,7 +22,7 @@ enum { LOG_RATIO = 30 };
 /* An axis has about 5 ticks. This bound ends the loop even if rounding errors are large. */
 enum { TICKS_MOST = 20 };
 
-/* A larger value is drawn as a gap: sums of such values would not be finite. */
+/* A value with a larger magnitude is drawn as a gap: sums of such values might not be finite. */
 #define VALUE_MOST 1e60
 
 /* Several steps drawn as one point. */
@@ -234,7 +235,7 @@ static void print_line(FILE *to, const Axis *x, const Axis *y, const Spot *spot,
 
 typedef void PrintPart(FILE *to, const Axis *x, const Axis *y, const Spot *spot, int from, int end);
 
-/* Prints a path with one part for each stretch between gaps. */
+/* Prints a path with one part for each sequence of spots between two gaps. */
 static void print_path(FILE *to, const char *kind, PrintPart *part, const Axis *x, const Axis *y,
                        const Spot *spot, int n)
 {

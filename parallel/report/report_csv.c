@@ -46,7 +46,8 @@ void report_csv_sets(const History *h, StringList *sets)
     }
 }
 
-/* Prints a number as the next cell, with the digits that identify it: mostly 15, at most 17. */
+/* Prints a number as the next cell, with enough digits to read back the same value: 15, or 17 if 15
+ * are not enough. The cell is empty if the number is not finite. */
 static void print_cell(FILE *to, double value)
 {
     char text[40] = "";

@@ -12,15 +12,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How the size of a page is divided: points of curves, and samples. A point with its range has at
- * most POINT_BYTES in all plots together. */
+/* POINTS_BYTES: how many bytes of a page the points of all curves may use. A point with its range
+ * uses at most POINT_BYTES in all plots together. POINTS_MOST: the most points of a curve. The
+ * constants below limit the samples in the same way. */
 enum { POINTS_BYTES = 190000, POINT_BYTES = 140, POINTS_MOST = 400 };
 enum { SAMPLES_BYTES = 60000, SAMPLES_MOST = 4, SAMPLE_BYTES_MOST = 4000 };
 enum { NAME_BYTES = 400 };
 /* The largest number of sets of eval.sets that are shown; a point in the plot of a set has at most
  * SET_POINT_BYTES. */
 enum { SETS_MOST = 8, SET_POINT_BYTES = 20 };
-/* With more runs than this, the ranges would hide each other and are not drawn. */
+/* If there are more runs than this, the ranges of the curves are not drawn, because they would hide
+ * each other. */
 enum { BANDS_MOST = 3 };
 
 static const char page_start[] =

@@ -73,7 +73,7 @@ static void put_field(Message *m, int field, const void *bytes, size_t n)
     put_bytes(m, bytes, n);
 }
 
-/* Encodes a message with a single field that is a number. */
+/* Encodes, as field `field` of m, a message whose only field, `number_field`, is a number. */
 static void put_number_message(Message *m, int field, int number_field, uint64_t number)
 {
     MESSAGE(inner, 16);
@@ -286,7 +286,9 @@ static bool set_aside(const FsOps *fs, const char *folder, const char *name, cha
     return good;
 }
 
-/* Cuts back, or sets aside, the files of the run's earlier attempts: those whose name has `id`. */
+/* Cuts the files of the run's earlier attempts back to the events up to run->resumed_samples or, if
+ * the run begins again at its first step, renames them (set_aside). The run's files are those whose
+ * name contains `id`. */
 static bool cut_files(const FsOps *fs, const EventRun *run, const char *id, char *err, size_t n)
 {
     DIR *folder = opendir(run->folder);
@@ -335,7 +337,8 @@ static char *file_name(const char *id, int attempt)
                        attempt);
 }
 
-/* Returns whether no folder between the run's folder and that of its events is a symbolic link. */
+/* Checks the folders below the run's folder, down to the folder of its events: returns false and
+ * sets err if one of them is a symbolic link. */
 static bool check_links(const EventRun *run, char *err, size_t n)
 {
     size_t length = strlen(run->run_folder);

@@ -1,4 +1,5 @@
-/* hang_calls.h -- hangs before a call of other ranks. */
+/* hang_calls.h -- the hangs that test_hangs.c plants before a communication call in which other
+ * ranks then wait. */
 #ifndef TESTS_PARALLEL_FLIGHT_HANG_CALLS_H
 #define TESTS_PARALLEL_FLIGHT_HANG_CALLS_H
 

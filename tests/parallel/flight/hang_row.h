@@ -16,9 +16,9 @@ typedef enum {
     AT_WRITER,
     AT_CONSOLE
 } Point;
-/* What it does there. */
+/* What the rank does there. */
 typedef enum {
-    HANG,  /* nothing any more */
+    HANG,  /* never continues */
     STOP,  /* stops its process */
     OTHER, /* makes another call of the same group */
     WORLD, /* makes a call of the world */
@@ -32,12 +32,14 @@ typedef struct {
     Point point;
     CommVerb verb;     /* AT_CALL */
     const char *group; /* of the call */
-    int rank, nth;     /* on this rank, at this time it comes there after the run is open */
+    int rank, nth;     /* the rank that hangs; it hangs when it comes to the point for the nth time
+                          after the run was opened */
     Deed deed;
     FlightCause cause;
     ExitCode code;
-    /* Parts of the sentences about the rank (what it is in, and in which action), and about those
-     * that wait nearest to it. */
+    /* Texts that the sentences of the analysis must contain: begin and action in the sentence about
+     * the rank that hangs (the entry that it is in, the action of the step), wait in the sentence
+     * about the ranks that wait for it directly. */
     const char *begin, *action, *wait;
 } HangRow;
 

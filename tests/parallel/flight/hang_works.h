@@ -1,4 +1,5 @@
-/* hang_works.h -- hangs in what a rank does by itself. */
+/* hang_works.h -- the hangs that test_hangs.c plants in work that a rank does alone: ops, its
+ * loader, its disk, its console. */
 #ifndef TESTS_PARALLEL_FLIGHT_HANG_WORKS_H
 #define TESTS_PARALLEL_FLIGHT_HANG_WORKS_H
 

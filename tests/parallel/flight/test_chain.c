@@ -1,5 +1,5 @@
-/* test_chain.c -- where a hang begins, its cause and who waits for whom, in rings that the test
- * makes up: of ranks whose calls are complete when they return. */
+/* test_chain.c -- where a hang begins, its cause and who waits for whom, in made-up files of flight
+ * recorders (rings), of ranks whose devices are synchronous: a call is complete when it returns. */
 #include "tests/support/flight/planted_case.h"
 
 #include <setjmp.h>
@@ -10,13 +10,14 @@
 #include <math.h>
 
 #define NOT_ENDED NAN
-/* Seconds since a rank is late, and since the others wait for it. */
+/* LATE: for how many seconds a rank has been late. WAIT: for how many seconds the others have
+ * waited for it. */
 static const double LATE = 20, WAIT = 18;
 
 /* ---- calls that are complete when they return --------------------------------------------------
  */
 
-/* All ranks but `late` wait in call 17 of the group of all. */
+/* All ranks but `late` (-1: all ranks) wait in call 17 of the group of all ranks. */
 static void others_wait(PlantedRing *ring, int ranks, int late)
 {
     for (int r = 0; r < ranks; r++) {
@@ -58,7 +59,8 @@ static void between_entries(PlantedRing *ring)
     others_wait(ring, 4, 3);
 }
 
-/* A work encloses the calls that it makes: the save of rank 1 waits, too. */
+/* An entry of kind "work" encloses the calls that are made in it: the save of rank 0 waits in a
+ * barrier for rank 1, which waits for its data. */
 static void save_waits_for_data(PlantedRing *ring)
 {
     planted_entry(&ring[0], "work", "save", "host", LATE, NOT_ENDED);
@@ -66,7 +68,7 @@ static void save_waits_for_data(PlantedRing *ring)
     planted_entry(&ring[1], "work", "data", "host", LATE, NOT_ENDED);
 }
 
-/* The same with a call that the device carries. */
+/* The same with a call that the device carries out, in an evaluation. */
 static void evaluation_waits_for_data(PlantedRing *ring)
 {
     planted_entry(&ring[0], "work", "evaluation", "host", LATE, NOT_ENDED);
@@ -74,7 +76,8 @@ static void evaluation_waits_for_data(PlantedRing *ring)
     planted_entry(&ring[1], "work", "data", "host", 19, NOT_ENDED);
 }
 
-/* Pairs: rank 3 is late in tp; rank 1 waits there, and rank 0 in dp for rank 1. */
+/* Groups of two ranks: rank 3 computes; rank 2 waits for it in their tp group, and rank 1 in their
+ * dp group. Rank 0 waits for rank 2 in their dp group. */
 static void along_groups(PlantedRing *ring)
 {
     for (int r = 0; r < 4; r++) {
@@ -87,7 +90,8 @@ static void along_groups(PlantedRing *ring)
     planted_entry(&ring[3], "op", "attention_forward", "compute", LATE, NOT_ENDED);
 }
 
-/* Stages: rank 0 sends to rank 1, which receives from rank 2, which computes. */
+/* Three pipeline stages: rank 0 sends to rank 1, which still receives from rank 2, which
+ * computes. */
 static void along_messages(PlantedRing *ring)
 {
     for (int r = 0; r < 3; r++)
@@ -98,7 +102,8 @@ static void along_messages(PlantedRing *ring)
     planted_entry(&ring[2], "op", "linear_forward", "compute", 18, NOT_ENDED);
 }
 
-/* A group of messages: one of them has a peer that is there, the other one has not. */
+/* Rank 1 exchanges two messages as one group of calls: rank 0 takes part in its message, but rank
+ * 2, which waits for its data, does not. */
 static void in_a_group_of_messages(PlantedRing *ring)
 {
     for (int r = 0; r < 3; r++)
@@ -129,7 +134,8 @@ static void no_answer(PlantedRing *ring)
     others_wait(ring, 4, -1);
 }
 
-/* Rank 3 does not answer, and rank 1 is in its loader: the first cause is believed. */
+/* Rank 3 does not answer, and rank 1 is in its loader: that rank 3 does not answer counts as the
+ * cause. */
 static void no_answer_and_data(PlantedRing *ring)
 {
     others_wait(ring, 4, 1);
@@ -149,7 +155,8 @@ static void two_differ(PlantedRing *ring)
     planted_collective(&ring[1], "reduce-scatter", "compute", 0, 17, WAIT, NOT_ENDED);
 }
 
-/* Rank 1 calls in the pair, and the others in the group of all. */
+/* Rank 1 is in a call of the pair (ranks 0 and 1), and the others are in a call of the group of all
+ * ranks. */
 static void passed_each_other(PlantedRing *ring)
 {
     for (int r = 0; r < 3; r++) {
@@ -158,8 +165,8 @@ static void passed_each_other(PlantedRing *ring)
     }
 }
 
-/* The same with the groups exchanged: the call of the fewest is listed before that of the others.
- */
+/* The same with exchanged groups: rank 1 is in the first group, so its call, in which the fewest
+ * ranks wait, is listed before that of the others. */
 static void passed_the_others(PlantedRing *ring)
 {
     for (int r = 0; r < 3; r++) {

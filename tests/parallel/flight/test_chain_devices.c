@@ -1,5 +1,6 @@
-/* test_chain_devices.c -- where a hang begins, and its cause, in rings that the test makes up: of
- * ranks with a device that goes on by itself, and of runs that are healthy. */
+/* test_chain_devices.c -- where a hang begins, and its cause, in made-up files of flight recorders
+ * (rings): of ranks with asynchronous devices, which work while the host continues, and of healthy
+ * runs. */
 #include "tests/support/flight/planted_case.h"
 
 #include <setjmp.h>
@@ -10,14 +11,18 @@
 #include <math.h>
 
 #define NOT_ENDED NAN
-/* Seconds since a rank is late, and since the others wait for it. */
+/* LATE: for how many seconds a rank has been late. WAIT: for how many seconds the others have
+ * waited for it. */
 static const double LATE = 20, WAIT = 18;
 
 /* ---- devices that go on by themselves ----------------------------------------------------------
  */
 
-/* Each rank has issued the step: products on its compute stream, an all-reduce for which the comm
- * stream waits, and the host waits for all. `ended`: how far each rank's device has got. */
+/* The rank has issued a step: a product on the compute stream; on the comm stream a wait for it and
+ * an all-reduce; on the compute stream a wait for that and an update. Then the host waits for the
+ * whole device. product, wait, reduce: how many seconds ago the product, the comm stream's wait and
+ * the all-reduce ended (NOT_ENDED: they have not). host: how many seconds ago the host began to
+ * wait; NaN: it does not. */
 static void issue(PlantedRing *ring, double product, double wait, double reduce, double host)
 {
     planted_entry(ring, "op", "linear_forward", "compute", LATE, product);
@@ -34,14 +39,14 @@ static void stuck_kernel(PlantedRing *ring)
         issue(&ring[r], r == 1 ? NOT_ENDED : 17.9, r == 1 ? NOT_ENDED : 17.9, NOT_ENDED, 17);
 }
 
-/* All devices are in the call. */
+/* The devices of all ranks are in the all-reduce. */
 static void stuck_transfer(PlantedRing *ring)
 {
     for (int r = 0; r < 3; r++)
         issue(&ring[r], 17.9, 17.9, NOT_ENDED, 17);
 }
 
-/* The host of rank 2 has not issued the call, because its loader hangs. */
+/* The host of rank 2 has not issued the all-reduce, because its loader hangs. */
 static void host_in_data(PlantedRing *ring)
 {
     for (int r = 0; r < 2; r++)
@@ -50,8 +55,9 @@ static void host_in_data(PlantedRing *ring)
     planted_entry(&ring[2], "work", "data", "host", LATE, NOT_ENDED);
 }
 
-/* The devices of ranks 0 and 2 wait for that of rank 1, whose two streams wait: one for the others
- * in a prefetch, the other one is in a product that does not end. */
+/* The devices of ranks 0 and 2 wait in the all-reduce for the device of rank 1. Its compute stream
+ * is in a product that does not end, and its copy stream waits for the other ranks in the
+ * all-gather of a prefetch. */
 static void stuck_beside_a_prefetch(PlantedRing *ring)
 {
     for (int r = 0; r < 3; r++) {
@@ -123,7 +129,7 @@ static void goes_on(PlantedRing *ring)
     planted_entry(&ring[2], "op", "linear_forward", "compute", 0.5, NOT_ENDED);
 }
 
-/* The same wait has taken 12 s before. */
+/* The others have waited for 15 s, but an earlier wait of 12 s has ended, so that is usual. */
 static void goes_on_slowly(PlantedRing *ring)
 {
     for (int r = 0; r < 3; r++) {

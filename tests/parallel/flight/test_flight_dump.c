@@ -30,7 +30,8 @@ static void make_run(const char *run)
     assert_int_equal(mkdir(run, 0777), 0);
 }
 
-/* Waits until the rank's file is of this dump. Returns whether it is, after ten seconds at most. */
+/* Waits for at most ten seconds until the rank's file belongs to this dump. Returns whether it
+ * does. */
 static bool has_dump(const char *run, int rank, int64_t number)
 {
     char *folder = text_format("%s/flight", run);
@@ -48,7 +49,7 @@ static bool has_dump(const char *run, int rank, int64_t number)
 
 /* ---- a process that goes on ------------------------------------------------------------------ */
 
-/* Adds the flights of RANKS ranks, or removes them. */
+/* The flight recorders that open_all adds and close_all removes. */
 static Flight *flight[RANKS];
 
 static void open_all(const char *run)
@@ -83,7 +84,7 @@ static void dump_often(void *run)
     enum { TIMES = 5, BURST = 50 };
     dumps_hold_signal();
     expect(dumps_hold(), "the signal is held");
-    kill(getpid(), SIGUSR2); /* waits until there is something to write */
+    kill(getpid(), SIGUSR2); /* stays pending until there is something to write */
     open_all(run);
     for (int i = 1; i <= TIMES; i++) {
         for (int r = 0; r < RANKS; r++)
@@ -96,8 +97,8 @@ static void dump_often(void *run)
     kill(getpid(), SIGUSR2);
     usleep(300000);
     close_all();
-    kill(getpid(), SIGUSR2); /* has no effect any more */
-    open_all(run);           /* dumps begin anew */
+    kill(getpid(), SIGUSR2); /* stays pending again */
+    open_all(run);           /* the numbers of dumps begin at 1 again */
     expect(has_dump(run, 0, 1), "the signal has waited");
     close_all();
 }
@@ -168,7 +169,7 @@ static void dump_once(void *run)
     close_all();
 }
 
-/* As on a full disk: a file may have so many bytes. */
+/* Imitates a full disk: no file may have more than 100 bytes. */
 static void dump_on_a_full_disk(void *run)
 {
     const struct rlimit most = {100, 100};
@@ -210,7 +211,7 @@ static void test_a_file_that_cannot_be_written_causes_a_warning(void **state)
 /* How a process ends. */
 typedef struct {
     const char *run;
-    int code; /* of fail(), or of CHECK, or of ends_now */
+    int code; /* its exit code: passed to fail() or to ends_now(), or that of CHECK */
     bool silent, check, alone;
 } End;
 
@@ -226,7 +227,8 @@ static void end_process(void *context)
     fail((ExitCode)end->code, "it ends");
 }
 
-/* The process must print this error message and then, if `reason`, what the files show. */
+/* The process must print this error message and then what the files show, unless it has written
+ * none (`reason` is NULL) or ends silently. */
 static void check_said(const End *end, const char *said, const char *error, const char *reason)
 {
     char *last = text_format("\nflight: ./train flight %s shows more\n", end->run);
@@ -247,7 +249,7 @@ static void check_said(const End *end, const char *said, const char *error, cons
     free(last);
 }
 
-/* reason: in the files; NULL: there are none. */
+/* reason: the dump's reason, which its files must contain; NULL: there must be no files. */
 static void check_end(const End *end, const char *reason, const char *error)
 {
     char said[4096], *text;

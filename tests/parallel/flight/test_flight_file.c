@@ -1,5 +1,5 @@
-/* test_flight_file.c -- what the file of a rank has: its flight recorder, in the format that
- * parallel/flight/README.md describes. */
+/* test_flight_file.c -- what the file of a rank contains: the entries of its flight recorder, in
+ * the format that parallel/flight/README.md describes. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "tests/support/files/scratch.h"
@@ -30,13 +30,14 @@ static double number_after(const char *text, const char *words)
     return strtod(at + strlen(words), NULL);
 }
 
-/* Replaces the digits of the value of each `key` by 'T's, whose number may differ. */
+/* Replaces the number after each `key` by a single 'T', because it differs between runs, and so may
+ * the number of its digits. */
 static void hide(char *text, const char *key)
 {
     for (char *at = strstr(text, key); at; at = strstr(at, key)) {
         at += strlen(key);
         size_t n = strspn(at, "-0123456789.");
-        if (n == 0) continue; /* null */
+        if (n == 0) continue; /* the value is null */
         memmove(at + 1, at + n, strlen(at + n) + 1);
         *at = 'T';
     }
@@ -89,7 +90,7 @@ static void test_a_file_has_the_documented_lines(void **state)
     flight_free(f);
 }
 
-/* A file has room for more than the writer's buffer, and no number of an entry is lost. */
+/* The file is larger than the writer's buffer, and no entry is missing in it. */
 static void test_a_full_ring_buffer_is_written_completely(void **state)
 {
     const FlightEntry copy = {.kind = FLIGHT_COPY,

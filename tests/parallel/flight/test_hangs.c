@@ -38,7 +38,8 @@ static bool is_here(Point point, CommVerb verb, const char *group)
            (group == NULL || strcmp(planted->group, group) == 0) && ++times == planted->nth;
 }
 
-/* Returns only after another call than the one that the rank should make. */
+/* Does what planted->deed says: never returns (HANG), stops this process (STOP), or makes a barrier
+ * of the same group (OTHER) or of the world (WORLD) before the call that the rank should make. */
 static void act(Comm *comm)
 {
     while (planted->deed == HANG)
@@ -114,7 +115,8 @@ bool __wrap_loader_next(Loader *loader, int64_t position, int64_t micro, Batch *
 
 static int hang_in_sync(void *self, int fd)
 {
-    /* Threads that write beside the step have not armed themselves. */
+    /* `armed` is true only in the ranks' own threads, not in threads that write files beside the
+     * steps. */
     if (is_here(AT_DISK, 0, NULL) || (planted->point == AT_WRITER && !armed)) act(NULL);
     return fs_system.sync(self, fd);
 }
@@ -128,7 +130,7 @@ static void never_ends(void *unused)
         pause();
 }
 
-/* From now on the stream does nothing. */
+/* Blocks the stream: nothing that is issued to it from now on is executed. */
 static void hang_stream(Stream stream)
 {
     int (*launch)(void *, void (*)(void *), void *);
@@ -144,7 +146,8 @@ static void hang_in_adamw(Device *dev, const UpdateRange *range, int n,
     real_ops->adamw(dev, range, n, decision, hyper);
 }
 
-/* Asks for a dump, while rank 0 waits for its console, and ends the program when it is there. */
+/* Requests a dump (SIGUSR2) while rank 0 waits for its console, and ends the program three seconds
+ * later, when the dump has been written. */
 static void *ask(void *unused)
 {
     (void)unused;
@@ -166,7 +169,7 @@ static void block_console(void)
     CHECK(pthread_create(&thread, NULL, ask, NULL) == 0, "no thread");
 }
 
-/* On each rank, when the run is open. */
+/* Called on each rank when the run has been opened: installs the planted hang. */
 static void plant(Run *run)
 {
     static FsOps fs;
@@ -244,8 +247,8 @@ static void expect_row(const HangRow *row, pid_t child, int said)
         fail_msg("%s: %s:\n%s", row->name, err, text);
     char *begin = flight_words_begin(&r);
     char *wait = r.chain.waits > 0 ? flight_words_wait(&r, &r.chain.wait[0]) : must_strdup("none");
-    /* Without rank 0 the others do not write files of one dump for sure, so the rank that speaks
-     * names the command alone. */
+    /* If rank 0 is stopped, it is not certain that the other ranks write files of the same dump, so
+     * only the command that shows more is printed. */
     bool alone = row->deed == STOP && row->rank == 0;
     char *line = alone ? text_format("flight: ./train flight %s shows more\n", run)
                        : text_format("flight: %s\n", begin);

@@ -17,11 +17,11 @@
 
 enum { RANKS = 65536, TP = 8, DP = 64, PP = RANKS / TP / DP };
 
-/* The kinds of hangs. LATE is in the loader. */
+/* The rank that waits in its loader (except in STANDING), and the kinds of hangs. */
 enum { LATE = 40007 };
 typedef enum { WORLD, GRID, SILENT, STANDING, UNEQUAL, HANGS } Hang;
 
-/* A rank of a grid: tp is the fastest axis, then dp, then pp. */
+/* Makes up the ring of a rank in a grid in which tp is the fastest axis, then dp, then pp. */
 static void plant(PlantedRing *ring, int rank, Hang hang)
 {
     int tp = rank % TP, dp = rank / TP % DP, pp = rank / TP / DP;
@@ -68,7 +68,8 @@ static void test_65536_ranks_are_analysed_within_seconds(void **state)
     static const FlightCause cause[HANGS] = {CAUSE_DATA, CAUSE_DATA, CAUSE_STOPPED, CAUSE_DEVICE,
                                              CAUSE_DATA};
     static const int lates[HANGS] = {1, 1, RANKS / 2, RANKS, 1};
-    /* Far above what it takes; a quadratic one takes minutes. */
+    /* In seconds: far more than the analysis takes. If its time grew with the square of the ranks,
+     * it would take minutes. */
     const double most = 20;
     (void)state;
     const int every = (int)turns_every(HANGS);

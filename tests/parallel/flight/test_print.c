@@ -1,5 +1,6 @@
-/* test_print.c -- what `./train flight` prints of the files of a folder: sentences in whole lines,
- * and what it says if files of some ranks are damaged. And what a run that ends says of them. */
+/* test_print.c -- what `./train flight` prints about the files of a folder: each sentence in one
+ * line, and what it prints if the files of some ranks are damaged. Also what a run prints about
+ * them when it ends. */
 #include "model/core/check.h"
 #include "parallel/flight/print.h"
 #include "parallel/flight/say.h"
@@ -19,7 +20,7 @@
 
 enum { RANKS = 4 };
 
-/* Writes the file of a rank; half of it if it is damaged. */
+/* Writes the file of a rank; only half of it if `damaged`. */
 static void write_file(int rank, PlantedRing *ring, bool damaged)
 {
     char *text = planted_text(ring), *path = text_format("run/flight/rank_%05d.jsonl", rank);
@@ -32,8 +33,8 @@ static void write_file(int rank, PlantedRing *ring, bool damaged)
     free(path);
 }
 
-/* Writes the file of a rank: all wait in call 17 of the world, but rank `late`, which is in its
- * loader. */
+/* Writes the file of a rank: all ranks wait in call 17 of the world, except rank `late`, which is
+ * in its loader. */
 static void plant(int rank, int late, const char *reason, double seconds, bool damaged)
 {
     PlantedRing ring = planted_ring(rank, RANKS);
@@ -47,7 +48,7 @@ static void plant(int rank, int late, const char *reason, double seconds, bool d
     write_file(rank, &ring, damaged);
 }
 
-/* Returns what is printed of run/flight. */
+/* Returns what is printed about run/flight. */
 static char *printed(bool json)
 {
     FlightReading r;
@@ -78,7 +79,7 @@ static void make_folders(void)
     assert_int_equal(mkdir("run/flight", 0777), 0);
 }
 
-static void test_sentences_are_not_folded_if_the_output_is_no_terminal(void **state)
+static void test_sentences_are_not_wrapped_if_the_output_is_not_a_terminal(void **state)
 {
     (void)state;
     make_folders();
@@ -95,7 +96,7 @@ static void test_sentences_are_not_folded_if_the_output_is_no_terminal(void **st
                      "step 12\n");
 }
 
-/* Rank 2, or all but rank 3, may be where it begins. */
+/* The file of rank 2 is damaged, or those of all ranks but 3: the hang may begin at these ranks. */
 static void test_without_the_files_of_some_ranks_the_cause_is_unknown(void **state)
 {
     static const char *const reason[] = {"signal", "deadline"};
@@ -118,7 +119,8 @@ static void test_without_the_files_of_some_ranks_the_cause_is_unknown(void **sta
     }
 }
 
-/* Rank 0 waits for rank 1, which may wait for rank 2: that is no circle. */
+/* Rank 0 waits for rank 1, and rank 1 for rank 2, whose file is damaged. These waits are not a
+ * cycle. */
 static void test_a_wait_for_an_unknown_rank_is_not_reported_as_a_cycle(void **state)
 {
     (void)state;
@@ -140,8 +142,8 @@ static void say(void *run)
     flight_say(run, (Dump){.number = 1, .reason = DUMP_DEADLINE});
 }
 
-/* Each rank waits for a message of the next one, and the last one computes: a run that ends says
- * so, and who waits, but of many waits only the three that are nearest. */
+/* Each rank waits for a message of the next one, and the last one computes: a run that ends prints
+ * that, and of the waits only the three that are nearest to the last rank. */
 static void test_the_output_for_a_chain_of_waits_names_its_start_and_the_waiting_ranks(void **state)
 {
     (void)state;
@@ -176,7 +178,7 @@ static void test_the_output_for_a_chain_of_waits_names_its_start_and_the_waiting
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        SCRATCH(test_sentences_are_not_folded_if_the_output_is_no_terminal),
+        SCRATCH(test_sentences_are_not_wrapped_if_the_output_is_not_a_terminal),
         SCRATCH(test_without_the_files_of_some_ranks_the_cause_is_unknown),
         SCRATCH(test_a_wait_for_an_unknown_rank_is_not_reported_as_a_cycle),
         SCRATCH(test_the_output_for_a_chain_of_waits_names_its_start_and_the_waiting_ranks),

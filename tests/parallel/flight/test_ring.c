@@ -1,5 +1,5 @@
-/* test_ring.c -- files of flight recorders: what is kept of one, what is refused with which
- * message, and which files of a folder belong to the newest dump. */
+/* test_ring.c -- files of flight recorders: what the parser keeps of a file, which files it refuses
+ * with which message, and which files of a folder belong to the newest dump. */
 #include "model/core/check.h"
 #include "tests/fuzz/fuzz_flight.h"
 #include "tests/support/files/data_support.h"
@@ -20,7 +20,7 @@
 /* ---- one file ----------------------------------------------------------------------------------
  */
 
-/* A rank of a group of two, in its 21st collective there. */
+/* A rank of a group of four, in its 21st collective there. */
 static void plant_call_21(PlantedRing *ring)
 {
     *ring = planted_ring(3, 8);
@@ -70,7 +70,7 @@ static void test_parsing_keeps_unfinished_entries_and_the_last_calls_of_a_group(
     ring_free(r);
 }
 
-/* Of each stream the first entries and the last one are kept. */
+/* Of each stream's unfinished entries the first RING_FIRST and the last one are kept. */
 static void test_the_first_and_last_of_many_unfinished_entries_are_kept(void **state)
 {
     (void)state;
@@ -88,7 +88,7 @@ static void test_the_first_and_last_of_many_unfinished_entries_are_kept(void **s
     ring_free(r);
 }
 
-/* Replaces the first `from` by `to`; the caller frees. */
+/* Returns a copy of the text in which the first `from` is replaced by `to`; the caller frees it. */
 static char *replaced(const char *text, const char *from, const char *to)
 {
     const char *at = strstr(text, from);
@@ -213,9 +213,9 @@ static void test_the_newest_dump_of_a_folder_is_read(void **state)
     flight_files_free(&files);
     mkdir("run/flight", 0777);
     plant_file("rank_00000.jsonl", of_dump(0, 5, NEW, 2000));
-    plant_file("rank_00001.jsonl", of_dump(1, 5, OLD, 1000)); /* it has not answered */
+    plant_file("rank_00001.jsonl", of_dump(1, 5, OLD, 1000)); /* rank 1 has not answered */
     plant_file("rank_00003.jsonl", of_dump(3, 5, NEW, 1999));
-    plant_file("rank_00004.jsonl", of_dump(2, 5, NEW, 1999)); /* of another rank */
+    plant_file("rank_00004.jsonl", of_dump(2, 5, NEW, 1999)); /* content of another rank */
     plant_file("rank_00006.jsonl", of_dump(6, 8, OLD, 1000)); /* of a larger world */
     plant_file("rank_00002.jsonl.tmp", of_dump(2, 5, NEW, 2000));
     plant_file("rank_7.jsonl", of_dump(2, 5, NEW, 3000));

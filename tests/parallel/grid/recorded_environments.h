@@ -1,5 +1,5 @@
 /* recorded_environments.h -- the environments of test_started_by.c that were recorded from
- * processes of real launchers, and which launcher, rank and size they tell. */
+ * processes of real launchers, and the launcher, rank and size that must be read from them. */
 #ifndef TESTS_PARALLEL_GRID_RECORDED_ENVIRONMENTS_H
 #define TESTS_PARALLEL_GRID_RECORDED_ENVIRONMENTS_H
 

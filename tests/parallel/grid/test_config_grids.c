@@ -67,7 +67,9 @@ static const Config *draw_config(int *at)
     return c;
 }
 
-/* Adds the elements that this rank counts, and the layers that it has. */
+/* Adds to *counted the elements that this rank counts, and to *layers the layers that it has (only
+ * if its tp coordinate is 0). Sets *all to the number of elements of all parameters, with
+ * padding. */
 static void take_part(const Config *c, GridPlace size, GridPlace at, const int *border,
                       int64_t *counted, int64_t *layers, int64_t *all)
 {

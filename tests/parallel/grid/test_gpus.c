@@ -65,7 +65,7 @@ static void test_ranks_share_one_gpu_or_have_one_each(void **state)
     thread_ranks(1, 60, agree, NULL);
 }
 
-static void test_fewer_gpus_than_ranks_and_a_gpu_of_two_ranks_are_refused(void **state)
+static void test_too_few_gpus_or_two_ranks_with_the_same_gpu_are_refused(void **state)
 {
     (void)state;
     fake_nccl_use();
@@ -160,7 +160,8 @@ static int two_gpus(void)
 
 /* ---- ranks that a launcher has started ------------------------------------------------------- */
 
-/* What the ranks of two machines see: "each" is a GPU of its own for each rank, as its number 0. */
+/* What the ranks of two machines see. `each`: every rank sees only a GPU of its own, as number
+ * 0. */
 typedef struct {
     const char *map;
     bool each;
@@ -365,7 +366,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_share_one_gpu_or_have_one_each),
-        cmocka_unit_test(test_fewer_gpus_than_ranks_and_a_gpu_of_two_ranks_are_refused),
+        cmocka_unit_test(test_too_few_gpus_or_two_ranks_with_the_same_gpu_are_refused),
         cmocka_unit_test(test_processes_may_share_a_gpu_if_nccl_takes_them_for_different_hosts),
         cmocka_unit_test(test_the_gpus_of_a_machine_are_compared_with_its_own_ranks),
         cmocka_unit_test(test_ranks_with_the_same_gpu_of_a_machine_are_refused),

@@ -49,8 +49,8 @@ static void test_a_tied_table_is_counted_on_the_first_stage(void **state)
     fixture_close(&f);
 }
 
-/* The store applies this rule when it counts elements, not when it updates them: both ranks count a
- * row that is split, and only rank 0 counts any other row. */
+/* The parameter store applies this rule when it counts elements, not when it updates them: both
+ * ranks count a row that is split, and only rank 0 counts any other row. */
 static void test_the_store_counts_each_row_on_one_rank(void **state)
 {
     (void)state;

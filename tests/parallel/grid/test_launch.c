@@ -81,8 +81,8 @@ static void make_a_world_of_too_many_threads(void *context)
     local_world_create(LOCAL_MAX_RANKS + 1, 0);
 }
 
-/* The limit of ranks that one command starts, which are threads or processes of this machine. A
- * world may be larger, but a caller that asks for one here has made a mistake. */
+/* 64 is the largest number of ranks that one command starts; they are threads or processes of this
+ * machine. A world may be larger, but a caller that asks for one here has made a mistake. */
 static void test_no_more_than_64_ranks_are_started(void **state)
 {
     (void)state;

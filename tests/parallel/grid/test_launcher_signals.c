@@ -112,7 +112,7 @@ static void test_the_launcher_passes_on_blocked_signals_and_drops_ignored_ones(v
     assert_true(seconds_now() - start < 20);
 }
 
-/* Makes this process a job that Ctrl-Z can stop, as a shell with job control does. */
+/* Makes this process a job that Ctrl-Z can stop, as a shell with job control would. */
 static void be_a_job(void)
 {
     signal(SIGTSTP, SIG_DFL);

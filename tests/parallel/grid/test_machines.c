@@ -144,7 +144,7 @@ static void test_without_a_launcher_all_ranks_are_on_one_machine(void **state)
     assert_int_equal(machines_of(NULL).count, 1);
 }
 
-/* Lets this thread run on one of the cores that it may run on. */
+/* Binds this thread to one of the cores that it may run on: core `number` of them, from 0. */
 static void bind_to_core(int number)
 {
     cpu_set_t all, one;

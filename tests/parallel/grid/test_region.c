@@ -51,7 +51,7 @@ static double most_of(int ranks, int64_t i)
     return most;
 }
 
-/* Fills rows [first, first + n) with the input of rank `from`. */
+/* Returns a tensor of n rows on the device: rows [first, first + n) of the input of rank `from`. */
 static Tensor rows(Here *p, int64_t first, int64_t n, int from)
 {
     Tensor host = tensor_2d(must_calloc((size_t)(n * COLS), sizeof(double)), p->c->dtype, n, COLS);
@@ -160,7 +160,7 @@ static void on_rank(Comm *world, void *context)
     close_here(&p);
 }
 
-static void test_sums_and_gathered_rows_of_a_region_agree_with_the_oracle(void **state)
+static void test_sums_and_gathered_rows_of_a_region_are_correct(void **state)
 {
     (void)state;
     static const DType dtypes[] = {F64, F32, BF16, F16};
@@ -263,7 +263,7 @@ static void test_a_sum_that_is_never_awaited_ends_the_program(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums_and_gathered_rows_of_a_region_agree_with_the_oracle),
+        cmocka_unit_test(test_sums_and_gathered_rows_of_a_region_are_correct),
         cmocka_unit_test(test_decoding_keeps_whole_rows_under_sequence_parallelism),
         cmocka_unit_test(test_a_region_neither_allocates_nor_makes_the_host_wait),
         cmocka_unit_test(test_a_sum_that_is_never_awaited_ends_the_program),

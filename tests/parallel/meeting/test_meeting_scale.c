@@ -25,7 +25,7 @@ static void set(void *context, int i, MeetingOptions *o)
 
 /* The table is sent down a tree of ranks: rank 0 sends it to 16 ranks, these to 256, and these to
  * the rest. */
-static void test_500_processes_connect_agree_and_leave(void **state)
+static void test_500_processes_meet_and_get_the_same_table(void **state)
 {
     char *folder = folder_new();
     int ranks = getenv("TEST_SAMPLE") ? 300 : RANKS, wrong = 0;
@@ -50,7 +50,7 @@ static void test_500_processes_connect_agree_and_leave(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_500_processes_connect_agree_and_leave),
+        cmocka_unit_test(test_500_processes_meet_and_get_the_same_table),
     };
     return cmocka_run_group_tests_name("meeting of hundreds", tests, NULL, NULL);
 }

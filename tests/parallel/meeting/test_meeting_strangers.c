@@ -204,8 +204,8 @@ static void test_strangers_are_refused_and_delay_no_rank(void **state)
 
 /* ---- strangers wait where ranks look for rank 0 ---------------------------------------------- */
 
-/* Returns a socket that listens; its process does nothing, so only the kernel accepts connections.
- */
+/* Returns a socket that listens, but whose process never accepts a connection: only the kernel
+ * completes connections to it. */
 static int silent_at(int port, Address *address)
 {
     *address = (Address){.family = 4, .port = (uint16_t)port, .ip = {127, 0, 0, 1}};

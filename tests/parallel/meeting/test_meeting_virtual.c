@@ -150,7 +150,8 @@ static void test_messages_connections_and_bytes_are_bounded_up_to_65536_ranks(vo
                       "0, %lld of others; %.2f s\n",
                       size, (end - here) / LATENCY, v[0].connections, most_connections, table.used,
                       (long long)of_rank_0, (long long)most_bytes, seconds_now() - start);
-        /* Answer, connecting, table, ready, go; a table for each level. */
+        /* Messages that follow one another: the answer (1), those for connecting to the parent (5),
+         * the table (1 for each level of the tree), ready and go (2). */
         assert_true((end - here) / LATENCY < 1 + 5 + depth + 2 + 0.5);
         assert_int_equal(v[0].connections, size - 1);
         assert_true(most_connections <= 18);

@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-/* A new folder, and a console in memory. */
+/* A new folder for a run's files, and a console that writes to memory. */
 typedef struct {
     char folder[64];
     FILE *to;
@@ -206,7 +206,8 @@ static void hostile_text_cannot_break_out_of_its_json_line(void **unused)
     all_events(b.metrics);
     char *text = read_file(b.folder, "metrics.jsonl");
     every_line_is_an_object(text, 14);
-    /* The sets come first: a step with the line "val" has them all. */
+    /* The lines of the sets come first, so a step that has the line "val" has the lines of all
+     * sets. */
     const char *code = strstr(text,
                               "\"set\": \"code\", \"loss\": 1.75, \"targets\": 1234, \"bytes\": 0"),
                *news = strstr(text, "\"set\": \"news\", \"loss\": null, \"bits_per_byte\": 0.5"),

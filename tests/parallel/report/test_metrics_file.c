@@ -281,7 +281,7 @@ static void go_back(const char *lines)
 
 /* The lines of later steps move to the file aside.jsonl, which they replace unless it has more
  * lines. */
-static void returning_to_an_earlier_step_moves_lines_aside_but_never_over_more_lines(void **unused)
+static void going_back_never_replaces_earlier_moved_lines_by_fewer_lines(void **unused)
 {
     (void)unused;
     go_back(LINE("start", "0") LINE("train", "1") LINE("train", "2"));
@@ -302,7 +302,7 @@ int main(void)
 {
     log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(returning_to_an_earlier_step_moves_lines_aside_but_never_over_more_lines),
+        cmocka_unit_test(going_back_never_replaces_earlier_moved_lines_by_fewer_lines),
         cmocka_unit_test(restarting_without_a_checkpoint_keeps_the_old_lines_in_another_file),
         cmocka_unit_test(renaming_the_old_metrics_file_loses_no_line_at_any_fault),
         cmocka_unit_test(a_line_that_could_not_be_written_is_written_later),

@@ -267,7 +267,7 @@ static History long_run(int64_t steps)
     return h;
 }
 
-static void a_page_keeps_its_limit_however_long_the_runs_are(void **unused)
+static void a_page_stays_within_its_size_limit_however_long_the_runs_are(void **unused)
 {
     (void)unused;
     char name[4096];
@@ -289,7 +289,7 @@ static void a_page_keeps_its_limit_however_long_the_runs_are(void **unused)
 }
 
 /* A step that no run can have is not drawn: near 2^53, its axis would have no two ticks. */
-static void a_step_after_the_last_possible_one_is_a_bad_line(void **unused)
+static void a_line_with_a_step_above_the_limit_counts_as_bad(void **unused)
 {
     (void)unused;
     History h =
@@ -356,7 +356,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_very_long_line_takes_no_memory), /* first, because getrusage reports the
                                                                maximum so far */
-        cmocka_unit_test(a_step_after_the_last_possible_one_is_a_bad_line),
+        cmocka_unit_test(a_line_with_a_step_above_the_limit_counts_as_bad),
         cmocka_unit_test(a_plot_with_the_largest_step_numbers_terminates),
         cmocka_unit_test(the_table_has_all_figures_of_a_step_in_one_row),
         cmocka_unit_test(each_evaluation_set_has_its_own_columns_and_plot),
@@ -367,7 +367,7 @@ int main(void)
         cmocka_unit_test(a_page_escapes_every_text_of_a_run),
         cmocka_unit_test(axis_labels_have_no_more_decimals_than_their_distance_needs),
         cmocka_unit_test(a_plot_has_a_gap_where_a_loss_is_not_finite),
-        cmocka_unit_test(a_page_keeps_its_limit_however_long_the_runs_are),
+        cmocka_unit_test(a_page_stays_within_its_size_limit_however_long_the_runs_are),
         cmocka_unit_test(randomly_changed_metrics_never_crash_the_reader_or_the_page),
     };
     return cmocka_run_group_tests_name("report", tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* test_report_rows.c -- rows of the console and their figures: remaining time, step time, speed per
- * rank, phases, and a width of at most 80 columns. */
+/* test_report_rows.c -- the rows that the console prints, and their figures: remaining time, step
+ * time, speed per rank, phases, and a width of at most 80 columns. */
 #include "parallel/report/metrics.h"
 #include "parallel/trainer/phases.h"
 

@@ -84,7 +84,8 @@ static void a_text_is_written_as_a_tensor_of_one_string(void **unused)
     size_t size;
     char text[LONG + 1];
     memset(text, 'a', LONG);
-    memcpy(text + LONG - 1, "\xc3", 2); /* half a character, which becomes three bytes */
+    /* half a UTF-8 character, which is written as U+FFFD, three bytes */
+    memcpy(text + LONG - 1, "\xc3", 2);
     EventFile f = open_events("text", ".", 0, -1);
     event_file_put_text(&f, 10, "t", text);
     event_file_put(&f, 10, &(EventScalar){"loss", 1}, 1);
@@ -153,7 +154,7 @@ static void a_run_that_starts_again_moves_its_old_events_to_another_file(void **
     assert_int_equal(size, FIRST + SESSION);
     free(only_file("again/events.before-restart.*.0", &size));
     assert_int_equal(size, FIRST + 2 * FIGURE);
-    /* a new run at the place of another one leaves the files of that one alone */
+    /* a new run in the folder of an earlier one does not change the files of the earlier run */
     write_events("again", ".", 0, -1, 0);
     free(only_file("again/*tfevents*.1", &size));
     assert_int_equal(size, FIRST + SESSION);
@@ -189,7 +190,7 @@ static void events_are_written_when_the_disk_has_room_again(void **unused)
     free(data);
 }
 
-static void a_folder_that_cannot_be_made_is_named(void **unused)
+static void the_error_names_a_folder_that_cannot_be_created(void **unused)
 {
     (void)unused;
     char err[512];
@@ -211,7 +212,7 @@ int main(void)
         cmocka_unit_test(a_resumed_run_cuts_its_own_events_back),
         cmocka_unit_test(a_run_that_starts_again_moves_its_old_events_to_another_file),
         cmocka_unit_test(events_are_written_when_the_disk_has_room_again),
-        cmocka_unit_test(a_folder_that_cannot_be_made_is_named),
+        cmocka_unit_test(the_error_names_a_folder_that_cannot_be_created),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }
