@@ -39,8 +39,8 @@ struct BlameRoom {
     int *own, *who; /* [ranks] the `who` of the wait where the search begins, and of the one that is
                      * being followed */
     int *reached;   /* [ranks] the list that blame_reach returns */
-    Known *known;   /* [places] a hash table */
-    size_t places;  /* a power of two, more than twice as many as there can be calls */
+    Known *known;   /* [places] hash table of the calls that the search has followed */
+    size_t places;  /* a power of two, at least twice as many as there can be calls */
     uint32_t search;
 };
 typedef BlameRoom Walk;
@@ -155,8 +155,8 @@ static bool follow_in(Walk *w, int rank, bool devices, Call *call, bool *stands)
     return true;
 }
 
-/* Does the same for the rank of a link. If only its device is missing, its host's waits are not
- * followed. */
+/* Does the same as follow_in for the rank of a link: follows its host's wait and, if the host does
+ * not wait, its device's. If the link is for the rank's device, its host's wait is not followed. */
 static bool follow(Walk *w, const Link *link, Call *call, bool *stands)
 {
     return (!link->device && follow_in(w, link->rank, false, call, stands)) ||
@@ -199,8 +199,8 @@ void blame_find(const BlameWaits *waits, const BlameWait *wait, Blame *blame)
             return;
         }
         /* A host waits for this rank's host, which waits in no host call itself, although the rank
-         * waits in a call of devices. Perhaps only its device waits there and its host is running,
-         * so it is the cause if the search finds no other. */
+         * waits in a call of devices. Perhaps only its device waits there and its host is running.
+         * So this rank counts as the cause if the search finds no other. */
         if (running == NULL && by_host && call.devices) running = link;
     }
     *blame = (Blame){.kind = BLAME_CIRCLE};

@@ -49,9 +49,9 @@ typedef struct {
      * wait has ended meanwhile. */
     bool (*lacks)(void *world, const void *group, int rank, BlameWait *wait);
     /* Returns a number that identifies the call in which the rank waits, the same for all ranks
-     * that wait in it; 0: none. If they all wait for the same ranks (wait->alike), a search calls
-     * `lacks` for only one of them. Without such numbers it would check all members of a group once
-     * for each member. May be NULL. */
+     * that wait in it; 0: the call has no number. If they all wait for the same ranks
+     * (wait->alike), a search calls `lacks` for only one of them. Without such numbers it would
+     * check all members of a group once for each member. May be NULL. */
     uint64_t (*key)(void *world, const void *group, int rank);
     /* Writes a description of the call in which the rank waits to text[0..n). */
     void (*describe)(void *world, const void *group, int rank, char *text, size_t n);
@@ -62,7 +62,8 @@ typedef struct BlameRoom BlameRoom;
 /* Creates the memory for searches among `ranks` ranks, at most COMM_MAX_RANKS. */
 BlameRoom *blame_room_create(int ranks);
 void blame_room_destroy(BlameRoom *room);
-/* Returns the room's array of ranks. The caller of a search uses it as `who` of the first wait. */
+/* Returns the room's array of ranks. The caller of a search uses it as `who` of the wait with which
+ * the search begins. */
 int *blame_room_who(BlameRoom *room);
 
 /* The waits of all ranks. If the waits of hosts or those of devices are not known, their transport
@@ -84,7 +85,8 @@ typedef struct {
 /* The cause of a wait. */
 typedef struct {
     enum {
-        BLAME_THEMSELVES, /* a rank that the wait already lists: nothing more is known */
+        BLAME_THEMSELVES, /* a rank in the given wait's `who`: the search has found out nothing
+                           * more */
         BLAME_RANK,       /* `rank`, which `by` waits for in `call` */
         BLAME_CALL,       /* `by` is inside `call`, at which all ranks have arrived */
         BLAME_CIRCLE      /* the ranks wait for each other */

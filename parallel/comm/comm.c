@@ -35,8 +35,9 @@ static Comm *carrier(Comm *comm, const Device *on)
     return on == NULL && comm->host ? comm->host : comm;
 }
 
-/* Returns the members' ranks in the world. All ranks of the world are members of the world's own
- * group. */
+/* Returns the members' ranks in the world, as comm_line has set them. If it has not, returns ranks
+ * 0 to size - 1: right for the world's own group, but not in general for the groups of
+ * comm_split. */
 static CommLine line_of(const Comm *comm)
 {
     return comm->line.size > 0 ? comm->line : (CommLine){0, 1, comm->size};
@@ -278,8 +279,8 @@ void comm_barrier(Comm *comm)
     flight_end(comm->flight, noted);
 }
 
-/* Adds the group to the flight recorder. Ranks of a split are not evenly spaced in general, so they
- * are not stored (`line` false). */
+/* Adds the group to the flight recorder. If !line, comm_split has made the group. Its ranks need
+ * not be evenly spaced, so they are not stored. */
 static void join_flight(Comm *comm, Flight *flight, bool line)
 {
     GraphGroup group = recorded_group(comm);

@@ -15,8 +15,8 @@
  * broadcast leaves the tensor unchanged, and a receive writes nothing. Calls that a device carries
  * move no data. */
 Comm comm_counted(int rank, int size);
-/* Returns whether the group belongs to such a world. Returns false for a group of one rank made by
- * comm_line, which is the same in all worlds. */
+/* Returns whether the group belongs to a world that comm_counted has made. Returns false for a
+ * group of one rank made by comm_line, which is the same in all worlds. */
 bool comm_is_counted(const Comm *comm);
 
 #endif

@@ -19,10 +19,10 @@ int rank_run_next(const int *rank, int n, RankRun *run);
  * most n / 2 rounded up. If this is more than `room`, the last runs are not written. */
 int rank_runs(const int *rank, int n, RankRun *run, int room);
 
-/* Writes the world ranks of all members of a group to rank[0..comm->size); `own` is this member's.
- * All members call this function, with the same `most`. In a group of more than `most` members
- * whose ranks are evenly spaced, each member computes the list instead of gathering it from all
- * others. The collectives that it uses are not counted. */
+/* Writes the world ranks of all members of a group to rank[0..comm->size); `own` is this member's
+ * world rank. All members call this function, with the same `most`. In a group of more than `most`
+ * members whose ranks are evenly spaced, each member computes the list instead of gathering it from
+ * all others. The collectives that it uses are not counted. */
 void rank_runs_gather(Comm *comm, int own, int most, int *rank);
 
 /* Returns rank number i of the run. */

@@ -122,7 +122,8 @@ static int copy_all(WatchedCall *call, int room)
     return n;
 }
 
-/* A copy of what is known of the groups of a process whose threads are all ranks. */
+/* A copy of what this process's groups have published, for a process in which all ranks are
+ * threads. */
 typedef struct {
     WatchedCall *call;
     int *link; /* memory for the linked lists in `calls` */
@@ -242,8 +243,8 @@ WatchedCalls watched_link(const WatchedCall *call, int n, int ranks, int *first,
     return (WatchedCalls){call, n, first, next};
 }
 
-/* Returns this rank's end of the group with this id. NULL: it does not exist yet, or is not
- * known. */
+/* Returns this rank's end of the group with this id: what the rank has published about it. NULL:
+ * the end does not exist yet, or is not known. */
 static const WatchedCall *end_of(const WatchedCalls *calls, uint64_t id, int rank)
 {
     for (int i = calls->first[rank]; i >= 0; i = calls->next[i])
@@ -331,7 +332,7 @@ void watched_end(const BlameWaits *waits, const WatchedCall *late)
     Blame blame = {0};
     char host[RANK_HOSTS_BYTES];
     rank_hosts(&wait.hosts, &late->rank, 1, host, sizeof host);
-    /* The transport has not looked at the device for a while, so it is not known who has
+    /* The transport has not looked at the device for a while, so it is not known which ranks have
      * arrived. */
     if (!is_seen_late(late))
         fail(EXIT_HANG,

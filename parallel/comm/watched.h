@@ -39,13 +39,14 @@ struct WatchedGroup {
      * device. It increments `looks` after the other counters. */
     _Atomic int64_t begun, reached, finished;
     _Atomic uint64_t looks;
-    /* Counts how often watched.c has not counted time against the deadline. */
+    /* How often watched.c has not counted the time since its last check against the deadline
+     * (watched_is_excused). */
     _Atomic int64_t excused;
 
     /* Used by watched.c, guarded by its mutex. `oldest` is the number of the oldest call that was
-     * incomplete at the last check (-1: none), and `call` its description. `waited` and `unseen`:
-     * for how many seconds it has been the oldest, until the transport's last look at the device,
-     * and since then. `seen`: the value of `looks` at the last check. */
+     * incomplete at the last check (-1: none), and `call` its description. `waited`: for how many
+     * seconds it had been the oldest at the transport's last look at the device; `unseen`: the
+     * seconds since then. `seen`: the value of `looks` at the last check. */
     WatchedGroup *next;
     int64_t oldest;
     char call[BLAME_CALL_BYTES];
@@ -74,8 +75,8 @@ void watched_remove(WatchedGroup *group);
 void watched_report(bool on);
 bool watched_is_reported(void);
 
-/* Adds `seconds` to the time of the oldest incomplete call of each group of this process. Returns a
- * group whose call has taken too long, or NULL. Makes no call that may block. */
+/* Adds `seconds` to the waiting time of the oldest incomplete call of each group of this process.
+ * Returns a group whose call has taken too long, or NULL. Makes no call that may block. */
 WatchedGroup *watched_pass(double seconds);
 /* Returns after how many seconds watched_pass should be called again: often enough for the shortest
  * timeout, but not more than `longest`. */
@@ -110,8 +111,8 @@ bool watched_is_late(const WatchedCall *call);
 enum { WATCHED_STUCK = 30 };
 /* Ends the program (EXIT_HANG) because of this call, which is one of waits->devices. */
 void watched_end(const BlameWaits *waits, const WatchedCall *late) __attribute__((noreturn));
-/* Does the same in a process in which all ranks are threads, because of the oldest incomplete call
- * of this group. */
+/* Ends the program (EXIT_HANG) because of the oldest incomplete call of this group, in a process in
+ * which all ranks are threads. */
 void watched_end_own(const WatchedGroup *late) __attribute__((noreturn));
 
 #endif

@@ -21,7 +21,7 @@ typedef struct {
      * restarts. While `turn` is not 0, the description of the call (group, call, calls) does not
      * change. */
     _Atomic int64_t turn;
-    int64_t turns; /* the last number that `turn` had */
+    int64_t turns; /* the last value of `turn` that was not 0 */
     char group[16];
     const char *call;
     int64_t calls;
@@ -170,8 +170,8 @@ const char *local_describe(const LocalGroup *group, const LocalCall *call, char 
 /* Makes the member check the counter that it waits for again. Called without the mutex, after the
  * counter was changed. */
 void local_wake(LocalGroup *group, LocalMember *member);
-/* Does the same for all members. The caller has made the change with the mutex held, and has
- * released the mutex. */
+/* Makes all members check again whether they must wait. The caller has made the change with the
+ * mutex held, and has released the mutex. */
 void local_wake_all(LocalGroup *group);
 
 /* local_record records an event on the stream of `on`. local_wait makes that stream wait for an

@@ -20,12 +20,12 @@ static LocalGroup *group_create(LocalWorld *world, const char *name, int size)
 {
     LocalGroup *group = must_calloc(1, sizeof *group);
     pthread_condattr_t clock;
-    /* Use the monotonic clock: deadlines must not jump when somebody sets the system clock. */
     *group = (LocalGroup){.world = world, .size = size, .open = size};
     snprintf(group->name, sizeof group->name, "%s", name);
     group->member = must_calloc((size_t)size, sizeof *group->member);
     group->pair = must_calloc((size_t)size * (size_t)size, sizeof *group->pair);
     pthread_mutex_init(&group->mutex, NULL);
+    /* Use the monotonic clock: deadlines must not jump when somebody sets the system clock. */
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     for (int i = 0; i < size; i++) {
@@ -238,9 +238,9 @@ static void local_close(Comm *comm)
     LocalWorld *world = group->world;
     LocalMember *self = local_member(comm);
     int rank = self->world_rank;
-    /* Mark this member as having left before waiting for the stragglers. A rank that waits for this
-     * member in another call then ends the program. Otherwise a straggler might be waiting for that
-     * rank, and none of them would ever continue. */
+    /* Mark this member as having left before waiting for the members that still use its events. A
+     * rank that waits for this member in another call then ends the program. Otherwise one of those
+     * members might wait for that rank, and none of them would ever continue. */
     pthread_mutex_lock(&world->mutex);
     leave(group, rank);
     if (group == world->all) /* leaving the world also leaves all groups that are not closed yet */

@@ -4,8 +4,8 @@
  * calls.
  *
  * Each rank sums its part of all ranks' tensors by reading the peers' memory (op_sum, in rank
- * order), so results do not depend on which rank arrives first. On a device with streams, the hosts
- * only wait for each other's hosts, and the streams wait for each other's events. Waiting threads
+ * order), so results do not depend on which rank arrives first. On a device with streams, a host
+ * waits only for other hosts, and the streams wait for each other's events. Waiting threads
  * sleep. */
 #ifndef PARALLEL_COMM_LOCAL_LOCAL_H
 #define PARALLEL_COMM_LOCAL_LOCAL_H

@@ -34,9 +34,10 @@ static void check_calls(const LocalGroup *group)
     }
 }
 
-/* Sleeps until another member wakes this one or a slice of time has passed, and subtracts the time
- * from *patience. Ends the program if a rank that it waits for has left, or the timeout has passed.
- * Called with the mutex held, while the counter is below its target. */
+/* Sleeps until another member wakes this one or a slice of time has passed. Subtracts this time
+ * from *patience, the seconds that the wait may still take. Ends the program if a rank that it
+ * waits for has left, or the timeout has passed. Called with the mutex held, while the counter that
+ * the member waits for is too low. */
 static void sleep_a_while(Comm *comm, double *patience)
 {
     LocalGroup *group = local_group(comm);
@@ -95,9 +96,9 @@ void local_await(Comm *comm, const _Atomic int64_t *counter, int64_t count,
     comm->waited += seconds_now() - start;
 }
 
-/* Called without the group's mutex, so that the woken member finds it free. Since the change that
- * is reported, the caller has held the mutex at least once. So the member already sleeps, or it has
- * seen the change. */
+/* Wakes the member if it is asleep. Called without the group's mutex, so that the woken member
+ * finds it free. But the caller has held the mutex while it made the change that ends the wait, or
+ * after that. So the member already sleeps on its condition, or it will see the change. */
 static void wake(LocalMember *member)
 {
     if (atomic_load(&member->asleep)) pthread_cond_signal(&member->woken);

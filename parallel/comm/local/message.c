@@ -16,7 +16,8 @@ static bool has_not_sent(const LocalGroup *group, int rank, int peer)
            atomic_load(&pair->sent) <= atomic_load(&pair->taken);
 }
 
-/* Returns the same for a member that is asleep in a send. */
+/* Returns whether the member, which is asleep in a send, waits for this peer. Returns false if the
+ * peer has already taken all messages: then the member only has to wake up. */
 static bool has_not_taken(const LocalGroup *group, int rank, int peer)
 {
     const LocalPair *pair = &group->pair[rank * group->size + peer];

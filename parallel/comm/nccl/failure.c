@@ -1,6 +1,5 @@
 /* failure.c -- ends the program when an NCCL call fails: chooses the exit code and prints the error
- * message with NCCL's own text. Calls that never end are handled by the
- * watchdog. */
+ * message with NCCL's own text. Calls that never end are handled by the watchdog (watchdog.c). */
 #include "model/core/log.h"
 #include "parallel/comm/nccl/group.h"
 #include "parallel/comm/rank_list.h"

@@ -25,7 +25,7 @@ typedef struct {
     DType dtype;
     ReduceOp op;
     int peer; /* world rank: peer of a message or root of a broadcast; else -1 */
-    int more; /* number of further calls in the same group_begin */
+    int more; /* number of further calls before the same group_end */
 } NcclCall;
 
 /* Events that show whether a device has reached a call, and whether it has completed it. */
@@ -47,7 +47,7 @@ struct NcclGroup {
     FILE *log;      /* this rank's log file; NULL: none */
     Device *device;
     Device view;   /* view of the device, for the watchdog */
-    float *memory; /* device memory for the first use of each operation: memory_bytes */
+    float *memory; /* device memory of memory_bytes, for the first use of each operation */
     size_t memory_bytes;
     /* The events before and after each call, on the call's stream. The watchdog queries the copies
      * in `asked`, which do not change when the host records an event again. */
@@ -71,7 +71,7 @@ void nccl_watch(NcclGroup *group);
 void nccl_unwatch(NcclGroup *group);
 /* The host tells the watchdog that a call begins. */
 void nccl_call_begins(NcclGroup *group, NcclCall call);
-/* The host tells the watchdog that another call has joined the same group_begin. */
+/* The host tells the watchdog that it makes another call before the same group_end. */
 void nccl_call_grows(NcclGroup *group);
 /* The host tells the watchdog that the call has returned and its event is recorded. */
 void nccl_call_ends(NcclGroup *group);
@@ -79,8 +79,9 @@ void nccl_call_ends(NcclGroup *group);
 /* failure.c. Makes this thread print messages as the group's rank: with its number, its place in
  * the grid and its log file. */
 void nccl_speak_for(const NcclGroup *group);
-/* Does the same just before the program ends. It also makes the failure end the whole process at
- * once (ends_share), although other threads are still running, perhaps inside NCCL. */
+/* Called just before the program ends. Makes this thread print messages as the group's rank, and
+ * makes the failure end the whole process at once (ends_share), although other threads are still
+ * running, perhaps inside NCCL. */
 void nccl_end_for(const NcclGroup *group);
 /* Ends the program from any thread because the call with this number failed: with EXIT_PEER_LOST if
  * NCCL has lost a peer, EXIT_NO_MEMORY if its message is about GPU memory, else EXIT_SYSTEM. */
@@ -88,7 +89,8 @@ void nccl_end_failed(NcclGroup *group, int64_t number, NcclResult result) __attr
 
 /* describe.c. Writes, for example, "group dp, call 7, all-reduce of 64 f32". Returns text. */
 const char *nccl_describe_call(NcclGroup *group, int64_t number, char *text, size_t n);
-/* Does the same for the NcclGroup that contains this WatchedGroup (WatchedGroup.describe). */
+/* Writes the same description for the NcclGroup that contains this WatchedGroup. Returns false if
+ * the mutex is not free (WatchedGroup.describe). */
 bool nccl_describe_watched(WatchedGroup *group, int64_t number, char *text, size_t n);
 
 /* Returns this rank's number in the world. */

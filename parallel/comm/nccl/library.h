@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The oldest supported version, as NCCL numbers them: 10000 * major + 100 * minor + patch. */
+/* The oldest supported version, numbered as by NCCL: 10000 * major + 100 * minor + patch. */
 enum { NCCL_LEAST = 22809 };
 #define NCCL_LEAST_TEXT "2.28.9"
 

@@ -3,12 +3,12 @@
  *
  * libnccl.so.2 (2.28.9 or newer) is opened when ranks first need it. Its functions are declared in
  * library.h, so no build needs nccl.h. One thread issues all calls of a device. NCCL has no
- * deadlines, so one thread of the process checks all communicators for errors and publishes how far
- * their calls have got (watched.h). If ranks are processes, rank 0's process enforces
- * parallel.timeout. If instead all ranks are threads of one process, this thread enforces it. Ranks
- * are threads only in tests and measurements: a run starts a process for each GPU (launch.h). Any
- * failure ends the process with a message that contains NCCL's own error text and the call. Nothing
- * is retried.
+ * deadlines, so one thread of the process, the watchdog, checks all communicators for errors and
+ * publishes how far their calls have got (watched.h). If ranks are processes, rank 0's process
+ * enforces parallel.timeout. If instead all ranks are threads of one process, the watchdog enforces
+ * it. Ranks are threads only in tests and measurements: a run starts a process for each GPU
+ * (launch.h). Any failure ends the process with a message that contains NCCL's own error text and
+ * the call. Nothing is retried.
  *
  * NCCL adds in its own order, which is the same on all ranks. 16-bit sums are rounded at each step.
  * A maximum may lose a NaN. */

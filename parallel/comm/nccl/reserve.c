@@ -12,7 +12,7 @@
 #define MIB ((size_t)1 << 20)
 
 /* Number of channels on Hopper's NVLink: of rings and trees (graph/connect.cc, after search and
- * doubling), and of multicast (transport/nvls.cc). The limit of CTAs is a limit of both. */
+ * doubling), and of multicast (transport/nvls.cc). A limit on CTAs (max_ctas) limits both. */
 enum { CHANNELS = 24, MULTICAST_CHANNELS = 16 };
 /* Multicast works within a machine, where NVLink's switches connect at most MULTICAST_RANKS
  * GPUs. */
@@ -45,9 +45,9 @@ static size_t connection(void)
     return (buffers + grain - 1) / grain * grain + grain;
 }
 
-/* Returns the number of channels for messages, a power of two. With 18 NVLink links and two
- * channels per link it is the largest that NCCL allows (graph/paths.cc). The first message to a
- * peer opens all of them (enqueue.cc). */
+/* Returns the number of channels for messages: `channels`, rounded up to a power of two. With 18
+ * NVLink links and two channels per link this is the largest number that NCCL allows
+ * (graph/paths.cc). The first message to a peer opens all of them (enqueue.cc). */
 static size_t message_channels(size_t channels)
 {
     size_t power = 1;

@@ -77,8 +77,9 @@ static int64_t completed(NcclGroup *g, int64_t issued)
     return finished;
 }
 
-/* Returns how many calls the device has reached, of those that the host has begun. A call that the
- * host is still in counts as reached: a query might block until NCCL has allocated its memory. */
+/* Returns how many calls the device has reached, of those that the host has begun. If the device
+ * has completed all issued calls, a call that the host is still in counts as reached without a
+ * query, which might block until NCCL has allocated memory for the call. */
 static int64_t reached(NcclGroup *g, int64_t finished, int64_t issued, int64_t begun)
 {
     if (finished == issued) return begun;
@@ -108,8 +109,8 @@ static void look_for_progress(NcclGroup *g)
 static void look_for_error(NcclGroup *g)
 {
     NcclResult error = NCCL_SUCCESS;
-    /* The host holds the mutex only briefly. If it is stuck while it holds it, the deadlines must
-     * still be enforced. */
+    /* The host holds the mutex only briefly. But if the host is stuck while it holds the mutex, the
+     * deadlines must still be enforced. */
     if (pthread_mutex_trylock(&g->mutex) != 0) return;
     NcclResult result =
         g->handle ? nccl_library()->comm_async_error(g->handle, &error) : NCCL_SUCCESS;
@@ -186,8 +187,8 @@ static bool holds_deadline(const int *ranks, int n)
     return holds;
 }
 
-/* For the guard: returns a number that changes if the device makes progress, or if time does not
- * count. */
+/* For the guard: returns 0 if all calls are complete, otherwise a number that changes whenever the
+ * watchdog has seen the device complete a call, or watched.c has not counted time (`excused`). */
 static int64_t guard_turn(const void *context)
 {
     const NcclGroup *g = context;
@@ -200,8 +201,8 @@ static void guard_describe(const void *context, char *text, size_t n)
     const NcclGroup *g = context;
     int64_t first = g->watched.finished, last = g->watched.begun - 1;
     const char *name = g->ring[last % NCCL_RING].name;
-    /* The device may have got further than at the watchdog's last look, so name all calls since
-     * then. */
+    /* The device may have got further than at the watchdog's last look, so name all calls that were
+     * not complete then. */
     if (first == last)
         snprintf(text, n, "group %s, call %lld, %s", g->name, (long long)last, name);
     else

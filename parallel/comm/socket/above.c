@@ -13,7 +13,7 @@
 /* For how many seconds the message about rank 0 may be blocked by a console that nobody reads. */
 enum { SECONDS_TO_PRINT = 4 };
 
-/* Ends this process silently, and all ranks below. */
+/* Ends this process silently, and all ranks below it in the control tree. */
 static void end_in_silence(SocketService *service, ExitCode code) __attribute__((noreturn));
 static void end_in_silence(SocketService *service, ExitCode code)
 {
@@ -28,13 +28,13 @@ static bool goes_its_way(SocketService *service)
     if (atomic_load(&service->granted) || service->farewell) return true;
     if (!service->links->joined || !atomic_load(&service->claiming)) return false;
     atomic_store(&service->alone, true);
-    atomic_store(&service->granted, true); /* no rank could grant it */
+    atomic_store(&service->granted, true); /* no other rank can grant the permission */
     return true;
 }
 
-/* Rank 0's process has ended without a verdict, or the network to it has failed. So this process
- * ends, too, unless this rank itself fails. The launcher reports the loss; without a launcher, one
- * rank of each machine does. */
+/* Rank 0's process has ended without a verdict (PACKET_VERDICT), or the network to it has failed.
+ * So this process ends, too, unless this rank itself fails. The launcher reports the loss; without
+ * a launcher, one rank of each machine does. */
 void socket_above_lose_rank_0(SocketService *service)
 {
     const SocketLinks *links = service->links;
@@ -114,7 +114,7 @@ static void end_without_rank_0(SocketService *service, double timeout, const cha
     Blame blame = {.kind = BLAME_THEMSELVES};
     socket_relay_end(service, PACKET_LOST, EXIT_HANG);
     if (timeout <= 0 || !speaks_without_rank_0(service)) ends_now(EXIT_HANG);
-    atomic_store(&service->granted, true); /* no rank could grant it */
+    atomic_store(&service->granted, true); /* no other rank can grant the permission */
     dumps_end_alone();
     snprintf(wait.call, sizeof wait.call, "%s", call);
     log_set_rank(service->rank, service->links->place[service->rank]);

@@ -108,7 +108,7 @@ static void reduce_scatter_over_0(Comm *comm, SocketFrame call, Device *on, Tens
                (size_t)(last - first) * size);
 }
 
-/* All-gathers elements [at, at + n) of each part through member 0; x holds this rank's. */
+/* All-gathers elements [at, at + n) of each part through member 0; x: this rank's elements. */
 static void all_gather_over_0(Comm *comm, SocketFrame call, Tensor whole, Tensor x, int64_t part,
                               int64_t at)
 {

@@ -141,8 +141,9 @@ void socket_connect(SocketWorld *world, SocketPeer *peer)
 
 /* ---- the rank that accepts ------------------------------------------------------------------- */
 
-/* Continues the handshake with a stranger. If it succeeds, assigns the connection to the rank that
- * has proven the secret. Returns whether the stranger can be removed from the list. */
+/* Continues the handshake with a stranger: an accepted connection that has not proven yet that it
+ * is a rank's. If it succeeds, assigns the connection to the rank that has proven the secret.
+ * Returns whether the stranger can be removed from the list. */
 static bool meet_stranger(SocketWorld *world, SocketStranger *stranger, double now)
 {
     HandshakeState state = handshake_move(&stranger->handshake, stranger->fd);

@@ -41,8 +41,8 @@ static void look_after(SocketPass *pass, int milliseconds)
     if (pass->again == 0 || milliseconds < pass->again) pass->again = milliseconds;
 }
 
-/* Adds the rank to the wait's list, in which all pending ranks come first, then those that have
- * closed their connection. */
+/* Adds the rank to the wait's list. The list begins with the ranks that this rank waits for; those
+ * that have closed their connection (`gone`) come after them. */
 static void name_rank(SocketWait *wait, int rank, bool gone)
 {
     if (!gone && wait->whos < SOCKET_NAMED) {
@@ -54,8 +54,8 @@ static void name_rank(SocketWait *wait, int rank, bool gone)
     }
 }
 
-/* Handles a connection to a peer with a lower rank that is not established yet. `member`: the
- * member that the peer is, or another purpose. */
+/* Adds what poll must wait for in order to continue a connection to a lower rank that is not
+ * established yet. `member`: the peer's index in the group, or CONNECTS. */
 static void pass_connecting(SocketPass *pass, const SocketPeer *peer, int member)
 {
     if (peer->state == PEER_CONNECTS)
@@ -245,8 +245,8 @@ void socket_drive(Comm *comm, int members, SocketExpects expects)
                  group->share.name, group->world->rank);
         bool moved = act(group, members, expects);
         still = moved ? 0 : still + seconds;
-        /* A transfer that makes progress begins a new wait. In a meeting it does not: the rank
-         * waits for the last member, however many members arrive before. */
+        /* A transfer that makes progress begins a new wait. In a meeting (meet.c) it does not: the
+         * rank waits for the last member, however many members arrive before. */
         if (moved && !group->meeting) {
             if (reported) socket_service_goes_on(service);
             reported = false;

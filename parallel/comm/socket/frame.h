@@ -14,8 +14,8 @@ typedef enum {
     FRAME_ARRIVE, /* to the parent in a group's tree, or to member 0 of a small group: the sender
                    * and all members below it have arrived at a meeting; the data are their
                    * contributions */
-    FRAME_ODD,    /* before the ARRIVE: the call of rank `number` below the sender, which differs
-                   * from the sender's */
+    FRAME_ODD,    /* sent before the ARRIVE if a call below the sender differs from the sender's
+                   * own: that call, made by world rank `number` */
     FRAME_MET,    /* from the parent: all members have arrived; the data are the answer */
     FRAME_OFFER,  /* the sender has a message for the receiver and can send it */
     FRAME_ACCEPT, /* reply to the oldest offer of the group: the receiver waits for the message's
@@ -28,7 +28,7 @@ enum { CALL_BARRIER = COMM_VERBS, CALL_SPLIT, CALL_TREE, CALLS };
 
 typedef struct {
     uint64_t group;
-    int64_t number; /* number of the meeting */
+    int64_t number; /* number of the meeting; of an ODD: a world rank */
     int64_t bytes;  /* of the data that follow */
     int64_t count;  /* of the call, in elements; -1: it moves no data */
     int32_t kind;
@@ -105,17 +105,17 @@ typedef struct {
  * have left. */
 #define SOCKET_LAST_WAIT "end of the program"
 
-/* What a rank waits for. It names at most SOCKET_NAMED ranks that are waited for, and as many that
- * have closed their connection. */
+/* What a rank waits for. It names at most SOCKET_NAMED ranks that are waited for, and at most
+ * SOCKET_NAMED that have closed their connection. */
 enum { SOCKET_NAMED = 64 };
 typedef struct {
     int32_t waits;
     int32_t unlimited; /* the wait has no deadline */
     int32_t meets;     /* it waits in a meeting: rank 0 knows from all reports who has not
                         * arrived */
-    int32_t whos;      /* number of ranks in rank[] that it waits for, */
-    int32_t gones;     /* and of ranks after them there that have closed their connection: at most
-                        * SOCKET_NAMED each */
+    int32_t whos;      /* number of ranks that it waits for, first in rank[] */
+    int32_t gones;     /* number of ranks that have closed their connection, next in rank[]; each of
+                        * the two numbers is at most SOCKET_NAMED */
     int32_t zero;
     uint64_t wait; /* number of this wait; each wait has its own deadline */
     uint64_t group;
@@ -133,8 +133,8 @@ typedef struct {
     SocketWait wait;
 } SocketReport;
 
-/* The state of one of a rank's watched groups (watched.h), whose transport is another one. The rank
- * has `calls` such groups; this is number `at` of them. */
+/* The state of one of a rank's watched groups (watched.h), whose calls another transport carries.
+ * The rank has `calls` such groups; this is number `at` of them. */
 enum { WATCHED_IN_REPORT = 16 };
 typedef struct {
     SocketPacketHead head;

@@ -14,8 +14,8 @@ enum { AT_VERSION = 8, AT_RANK = 12, AT_NAME = 16, AT_NONCE = 24, NONCE_BYTES = 
 _Static_assert((int)AT_NONCE + (int)NONCE_BYTES == (int)HANDSHAKE_HELLO_BYTES, "layout of a hello");
 
 /* Indexed by whether this side accepts: the beginning of its hello, and the beginning of the text
- * from which its code is computed. Those of the two sides differ, so a side refuses its own bytes
- * if they are sent back to it, or if a socket is connected to itself. */
+ * from which its code is computed. The strings of the two sides differ, so a side refuses its own
+ * bytes if they are sent back to it, or if a socket is connected to itself. */
 static const char *const program[2] = {"train.c>", "train.c<"};
 static const char *const label[2] = {"train.c connects", "train.c accepts "};
 

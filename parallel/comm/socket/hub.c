@@ -16,7 +16,7 @@
 
 /* Seconds between two checks of the table: LONGEST_LOOK at most, SOON while rank 0 waits for
  * answers. A timeout is divided into at least LOOKS checks: if the process is stopped between two
- * checks, at most this part of the timeout counts. */
+ * checks, at most one of these parts of the timeout counts. */
 static const double LONGEST_LOOK = 1, SOON = 0.01;
 enum { LOOKS = 16 };
 /* In worlds of more than SMALL_WORLD ranks packets are handled in batches, for which the thread
@@ -73,9 +73,10 @@ void socket_hub_destroy(SocketHub *hub)
 /* ---- sending --------------------------------------------------------------------------------- */
 
 /* Sends a packet to `rank`, or through it to ranks below it. If there is no room, the packet is
- * dropped: its receiver is stopped, or is about to find out that rank 0 has ended. Some room is
- * reserved for packets that are sent only once. The caller may be a thread that fails, so this does
- * not wait for long. */
+ * dropped: its receiver is stopped, or is about to find out that rank 0 has ended. Packets that are
+ * sent often (ASK, DUMP) are also dropped if an earlier packet is still unsent, so that there is
+ * room for those that are sent only once. The caller may be a thread that fails, so this does not
+ * wait for long. */
 static void tell_over(SocketHub *hub, int rank, const SocketWord *word)
 {
     SocketStream *stream = &hub->stream[rank];
@@ -167,8 +168,8 @@ bool socket_hub_claim(SocketHub *hub, int rank, int code)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* Closes the rank's own connection to rank 0, on which the rank has sent its last packet. All
- * others will come through its parent. */
+/* Closes the rank's own connection to rank 0, on which the rank has sent its last packet. Its later
+ * packets will come through its parent. */
 static void leave_star(SocketHub *hub, int rank)
 {
     SocketStream *stream = &hub->stream[rank];
@@ -284,8 +285,9 @@ static void wait_for_the_others(SocketHub *hub)
                  SOCKET_LAST_WAIT, last_wait);
 }
 
-/* Joined ranks end only after this packet, so none misses the failure of another one. The
- * connections stay open until they have received it. */
+/* Tells joined ranks that all ranks have left. They end only after this packet, so none misses the
+ * failure of another one. Keeps the connections open until the others have closed them, but at most
+ * SEND_SECONDS. */
 static void say_farewell(SocketHub *hub)
 {
     double end = seconds_now() + SEND_SECONDS;

@@ -22,7 +22,7 @@ typedef struct SocketHubGroup {
     bool *closed;          /* [size] the member has left */
     int64_t least_left;    /* the fewest meetings that a member had begun when it left */
     /* Cache. `for_printer`: the ranks that wait in meeting `asked_at` wait only for the rank that
-     * prints. This was found out in pass number `asked_in`. */
+     * prints. This was found out when `passes` was `asked_in`. */
     uint64_t asked_in;
     int64_t asked_at;
     bool for_printer;
@@ -45,7 +45,7 @@ typedef struct {
     double patience;   /* seconds that this wait may still take */
     uint64_t suspect;  /* number of the wait that seems to be for a rank that has left */
     uint64_t question; /* number of the question whose answer confirms that wait */
-    int calls;         /* number of watched groups */
+    int calls;         /* number of the rank's watched groups (watched.h) */
     WatchedCall *call; /* [WATCHED_IN_REPORT] their state; NULL: it has reported none */
 } SocketHubRank;
 
@@ -63,15 +63,17 @@ struct SocketHub {
     SocketStream *stream; /* [ranks] the connections to them; service->sends guards sending */
     SocketStream launcher;
     struct pollfd *fd;       /* [ranks + 1] the polled descriptors: wake, launcher, then
-                              * connections; */
+                              * connections */
     int *polled;             /* [ranks + 1] the ranks that the connections in fd[] lead to */
     SocketHubGroup **bucket; /* [buckets], a power of 2: the groups by id */
     int buckets, groups;
-    uint64_t passes;        /* number of passes: calls that add to the waiting times */
+    uint64_t passes;        /* how often the waiting times have been increased so far (pass_time in
+                             * judge.c) */
     uint64_t asked;         /* number of questions that rank 0 has asked */
     int64_t dumps;          /* number of the newest dump that was ordered */
     uint64_t late_question; /* the last question that was asked because of a deadline */
-    double asked_for;       /* seconds since then; < 0: rank 0 no longer waits for answers */
+    double asked_for;       /* seconds since late_question was asked; < 0: rank 0 waits for no
+                             * answers */
     SocketPacket packet;    /* the packet that was received last */
     WatchedCall *call;      /* room for watched calls; those that are being judged are in
                              * `watched` */

@@ -5,11 +5,11 @@
  * Reports are up to a second old, so rank 0 asks before it ends the program because of a wait.
  * Questions are numbered, and `asked` counts them. The service thread of a rank that is asked
  * answers with a report that contains the number of the question. There are two reasons to ask:
- * - A wait has exceeded its limit: its `patience` is used up, or a watched call is late. Rank 0
- *   then asks all ranks. `late_question` is the number of this question, and `asked_for` the time
- *   since then. An answer proves that the rank's process runs, and the report says whether the rank
- *   still waits. A rank that has not answered in ANSWER seconds may be stopped, so it counts as one
- *   that has not arrived.
+ * - A wait has exceeded its limit: its `patience` is used up, or a call of a watched group
+ *   (watched.h) is late. Rank 0 then asks all ranks. `late_question` is the number of this
+ *   question, and `asked_for` the time since then. An answer proves that the rank's process runs,
+ *   and the report says whether the rank still waits. A rank that has not answered in ANSWER
+ *   seconds may be stopped, so it counts as one that has not arrived.
  * - A rank waits for another rank that has left the group. What the other rank sent before it left
  *   may still be on its way. Rank 0 then asks only the waiting rank. `suspect` is the number of the
  *   wait, `question` that of the question. The rank's own thread looks at all its connections again
@@ -59,7 +59,7 @@ static void add_named(const SocketMembers *members, const SocketWait *own, Blame
 }
 
 /* Finds the ranks that the rank waits for according to its report. Returns whether the numbers of
- * meetings prove that it waits for them, so that even an old report suffices. */
+ * begun meetings (meet.c) prove this, so that even an old report suffices. */
 static bool find_lack(const SocketHub *hub, const SocketHubGroup *group, int rank, BlameWait *wait)
 {
     const SocketWait *own = &hub->rank[rank].wait;
@@ -164,7 +164,7 @@ static bool is_confirmed(SocketHub *hub, SocketHubRank *r)
 
 /* Returns whether it is certain that no rank for which this one waits has left. In a meeting, all
  * members that have left may have taken part before they left; then the answer is on its way. Many
- * ranks may wait for it, so this must not check all members for each waiting rank. */
+ * ranks may wait for that answer, so this must not check all members for each waiting rank. */
 static bool none_has_left(const SocketHubGroup *group, const SocketWait *wait)
 {
     if (group == NULL || group->open == group->members.size) return true;
@@ -199,7 +199,8 @@ static bool is_late(const SocketHubRank *r)
     return r->wait.waits && r->patience <= 0 && !r->left;
 }
 
-/* Returns whether the rank is in a call of a watched group, whose own deadline names the cause. */
+/* Returns whether the rank is in a call of a watched group that has a deadline. The message at this
+ * deadline will name the cause. */
 static bool is_watched(const SocketHubRank *r)
 {
     for (int i = 0; i < r->calls; i++)
@@ -221,7 +222,7 @@ static bool is_held(SocketHub *hub, const BlameWait *wait)
     return false;
 }
 
-/* Allows all ranks that wait in the same meeting as this one to wait `seconds` longer. */
+/* Allows all late ranks that wait in the same meeting as this one to wait `seconds` longer. */
 static void wait_on(SocketHub *hub, int rank, double seconds)
 {
     const SocketWait *of = &hub->rank[rank].wait;

@@ -105,7 +105,8 @@ static bool make_pair(int pair[2])
 
 static bool make_sockets(SocketLinks *links)
 {
-    /* Length of the queue of connections to accept: all ranks, and as many strangers. */
+    /* Length of the queue of connections to accept: one per rank, and as many of other
+     * processes. */
     int waiting = (int)max_i64(256, 2 * links->ranks);
     if (!make_pair(links->launcher)) return false;
     for (int rank = 0; rank < links->ranks; rank++) {
@@ -198,7 +199,8 @@ SocketLinks *socket_links_join(int ranks, int rank, const SocketMember *member,
         take_member(links, i, &member[i]);
     take_parents(links);
     links->listener[rank] = taken(listener);
-    /* All ranks may connect at once. The system bounds the number. */
+    /* All ranks may connect at once. If the queue would be longer than the system allows, the
+     * system shortens it. */
     if (listen(listener, (int)max_i64(SOMAXCONN, 2 * ranks)) != 0)
         fail(EXIT_SYSTEM, "rank %d cannot accept connections: %s", rank, strerror(errno));
     for (int i = 1; rank == 0 && i < ranks; i++)

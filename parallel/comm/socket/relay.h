@@ -82,7 +82,8 @@ void socket_relay_close(SocketService *service);
 
 /* Sends a packet towards rank 0. Returns false if there is no room at the moment. */
 bool socket_relay_put(SocketService *service, const void *packet);
-/* Does the same for a claim, which may overtake other packets. May be called in any thread. */
+/* Sends a claim (a rank's request for permission to print its error) towards rank 0, if there is
+ * room. It may overtake other packets. May be called in any thread. */
 void socket_relay_claim(SocketService *service, const SocketWord *claim);
 /* Sends what could not be sent before. Returns whether something is still left. */
 bool socket_relay_flush(SocketService *service);

@@ -127,7 +127,7 @@ bool socket_service_report(SocketService *service, bool goodbye)
     pthread_mutex_unlock(&service->mutex);
     report.head.bytes = (uint32_t)socket_report_bytes(&report);
     if (!report_watched(service) || !report_groups(service, goodbye)) return false;
-    /* The report about the world's group is the last one of a goodbye: when all ranks have left the
-     * world, rank 0's process may be gone. */
+    /* A goodbye ends with the report about the world's group and has no PACKET_REPORT: when all
+     * ranks have left the world, rank 0's process may be gone. */
     return goodbye || deliver(service, &report);
 }

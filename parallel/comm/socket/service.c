@@ -56,7 +56,7 @@ void socket_service_nudge(SocketService *service, uint64_t question)
     signal_event(service->nudge);
 }
 
-/* ---- a rank's thread ------------------------------------------------------------------------- */
+/* ---- the service thread of ranks other than 0 ------------------------------------------------ */
 
 /* Acts on a packet that comes from rank 0, or over the tree. */
 static void hear(SocketService *service, const SocketWord *word)
@@ -216,7 +216,7 @@ static void *service_main(void *context)
     return NULL;
 }
 
-/* ---- the first failure speaks ---------------------------------------------------------------- */
+/* ---- only the first failure is printed ------------------------------------------------------- */
 
 /* Called when this rank has lost a peer. Usually the peer's process has ended, and rank 0 finds out
  * how and ends the program. Waits for that, but not for long. */

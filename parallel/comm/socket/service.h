@@ -44,13 +44,15 @@ struct SocketService {
     atomic_bool granted;       /* rank 0 has granted it */
     atomic_bool alone;         /* no rank can grant it: the connection to rank 0 is lost */
     _Atomic int64_t wish;      /* number of the dump that this process requests; 0: none */
-    pthread_mutex_t mutex;     /* guards the next two */
+    pthread_mutex_t mutex;     /* guards `wait`, `groups` and `left` */
     SocketWait wait;
     SocketGroupShare *groups, *left;        /* left: groups that the service thread no longer needs,
                                              * to be freed */
     SocketHub *hub;                         /* in rank 0's process: what rank 0 knows of all
                                              * ranks */
-    pthread_mutex_t sends;                  /* guards what is sent to rank 0, or by the hub */
+    pthread_mutex_t sends;                  /* guards sending on the connections to rank 0, the
+                                             * parent and the children, and on the hub's
+                                             * connections */
     SocketStream zero;                      /* in other processes: the first connection to rank 0 */
     SocketPacket packet;                    /* only the service thread uses the fields from here
                                              * on */
@@ -92,10 +94,11 @@ void socket_service_nudge(SocketService *service, uint64_t question);
  * this process and those of all ranks below, unless this rank itself fails or all have left. On
  * each machine one rank prints the error. */
 void socket_above_lose_rank_0(SocketService *service);
-/* Does the same if the connection to the parent, which is not rank 0, has closed. Rank 0 prints the
- * error. */
+/* Called when the connection to the parent, which is not rank 0, has closed. Ends the same
+ * processes under the same conditions. Rank 0 prints the error. */
 void socket_above_lose_parent(SocketService *service);
-/* Does the same if a rank above this one has ended because rank 0 is silent. */
+/* Called when a rank above this one has ended because rank 0 is silent. Ends the same processes
+ * under the same conditions. */
 void socket_above_lose_silent_rank_0(SocketService *service);
 /* Ends the process if rank 0, or a rank on the way to it, has been silent for too long. */
 void socket_above_watch(SocketService *service);

@@ -23,11 +23,12 @@ typedef struct {
 bool socket_stream_put(SocketStream *stream, const void *packet);
 /* Sends as much of the queue as possible. */
 void socket_stream_flush(SocketStream *stream);
-/* Does the same. Returns whether anything that was sent has not yet reached the peer's system. */
+/* Sends as much of the queue as possible. Returns whether anything, queued or already sent, has not
+ * yet reached the peer's system. */
 bool socket_stream_is_sending(SocketStream *stream);
 /* Sends what is queued on these streams, and waits until the peers' systems have received it. The
- * wait is short, because peers that are cut off never receive it. `sends`: the mutex that guards
- * sending.
+ * wait has a short time limit, because a peer that is cut off would never receive the data.
+ * `sends`: the mutex that guards sending.
  *
  * Meant for a process that is about to end: when it ends, the system resets connections with unread
  * data, and drops what other machines have not received yet. */

@@ -77,7 +77,8 @@ static SocketGroup *find_group(SocketWorld *world, uint64_t id)
     return NULL;
 }
 
-/* Chooses where the data of the frame go, now that the frame is complete. */
+/* Chooses where to store the data of the frame. Called when the frame has been received and its
+ * data follow. */
 static void prepare_data(SocketWorld *world, SocketPeer *peer)
 {
     const SocketFrame *frame = &peer->frame;

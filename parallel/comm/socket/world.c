@@ -110,15 +110,17 @@ _Static_assert(sizeof(Wish) * COMM_MAX_RANKS <= LARGE_MEETING_BYTES &&
                    sizeof(Wish) * SMALL_GROUP <= MEETING_BYTES,
                "a meeting carries all wishes");
 
-/* The answer of member 0: a new group, followed by its members as runs. Two members already form a
- * run, so the answer fits in a meeting; all groups of several members together fit, too. */
+/* The answer of member 0: a new group, followed by its members as runs. Any two ranks form a run,
+ * so a group of n members has at most (n + 1) / 2 runs. Therefore the answer fits in a meeting, and
+ * so do all groups of several members together. */
 typedef struct {
     uint64_t id;
     int32_t size, runs;
     RankRun run[];
 } Made;
 
-/* Returns the distance from one group to the next one, in bytes. */
+/* Returns the distance, in bytes, from a group with this many runs to the next group in an
+ * answer. */
 static size_t made_bytes(int runs)
 {
     return (sizeof(Made) + (size_t)runs * sizeof(RankRun) + 7) / 8 * 8;
@@ -175,8 +177,8 @@ static const Made *make_groups(SocketGroup *group, void **memory)
     int n = socket_size(group), size;
     const Wish *wish = (const Wish *)(const void *)group->contribution;
     bool deep = socket_tree_is_deep(n);
-    /* Room for the members in the order of their groups, the ranks of one group, and the answers.
-     * Two members already form a run, so this is enough for the runs. */
+    /* Room for the members in the order of their groups, the ranks of one group, and the answers. A
+     * group of n members has at most (n + 1) / 2 runs, so this is enough for the runs. */
     size_t bytes = (size_t)n * (2 * sizeof(int) + sizeof(Made) + 2 * sizeof(RankRun));
     int *member = *memory = must_alloc(bytes), *rank = member + n;
     unsigned char *answer = (unsigned char *)(rank + n), *at = answer;

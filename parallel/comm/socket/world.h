@@ -94,8 +94,8 @@ struct SocketGroup {
     TreePlace place;             /* of this member in the group's tree */
     SocketFrame call;            /* the call that this member is in */
     int64_t *arrived;            /* [children] number of the last meeting at which each child has
-                                  * arrived, */
-    SocketFrame *came;           /* [children] and the frame with which it arrived */
+                                  * arrived */
+    SocketFrame *came;           /* [children] the frame with which each child arrived there */
     int odd_member;              /* first member below a child whose call differs from the child's;
                                   * -1: none */
     SocketFrame odd;             /* that member's call */
@@ -113,7 +113,8 @@ struct SocketGroup {
     int notes, room;
 };
 
-/* The result of a pass over the members (drive.c). */
+/* What poll must wait for, found out in a pass over the members with which this rank still
+ * exchanges data (drive.c). */
 typedef struct {
     struct pollfd *fd;
     int *member, n, room; /* for each fd: its member, or another purpose (ACCEPTS, ... in
@@ -141,7 +142,7 @@ struct SocketWorld {
     int strangers;
     SocketPass pass;
     SocketPlant *plant;     /* while the tree is being connected, else NULL */
-    SocketGroup *messages;  /* the group whose messages are carried out, or NULL */
+    SocketGroup *messages;  /* the group whose messages are being carried out, or NULL */
     uint64_t splits;        /* number of splits that this rank has taken part in */
     uint64_t confirmed;     /* rank 0's latest question that this rank has answered */
     uint64_t waits;         /* number of waits so far */

@@ -1,6 +1,6 @@
-/* test_blame.c -- tests who is blamed in worlds of up to 65,536 ranks, without any rank: the search
- * through waits that the test makes up, watched groups of a whole grid, and lists of ranks in
- * messages. */
+/* test_blame.c -- tests which rank is blamed in worlds of up to 65,536 ranks that do not exist: the
+ * search through waits that the test makes up, watched groups of a whole grid, and lists of ranks
+ * in messages. */
 #include "model/core/check.h"
 #include "parallel/comm/rank_list.h"
 #include "parallel/comm/watched.h"
@@ -28,8 +28,8 @@ static void expect_quick(clock_t begun)
 
 /* ---- hosts ----------------------------------------------------------------------------------- */
 
-/* Each rank waits for the next one, and the last one for the first; but this one waits for nobody
- * (-1: none). */
+/* Each rank waits for the next one, and the last rank for rank 0. Only rank `idle` waits for
+ * nobody; -1: all ranks wait. */
 typedef struct {
     int ranks, idle;
 } Ring;
@@ -93,7 +93,7 @@ static void test_a_search_finds_the_end_or_the_cycle_of_a_long_chain_of_waits(vo
  * groups, where it waits for the lowest rank of the group, which waits for nobody. */
 enum { PARTS = 8 };
 typedef struct {
-    bool keyed; /* the transport knows who waits in the same call */
+    bool keyed; /* the transport can tell which ranks wait in the same call (BlameTransport.key) */
     int looks;  /* how often all members of a group have been looked at */
 } Crowd;
 static const int crowd_group[2 * PARTS];
@@ -127,8 +127,8 @@ static uint64_t crowd_key(void *of, const void *group, int rank)
 static const BlameTransport crowd_transport = {
     .waits_in = crowd_waits_in, .lacks = crowd_lacks, .key = crowd_key, .describe = ring_describe};
 
-/* Half of the ranks wait for the other half. Each call is looked at once, not once for each rank
- * that waits in it. */
+/* Half of the ranks wait for the other half. A search must look at the members of each call once,
+ * not once for each rank that waits in it. */
 static void test_a_search_examines_each_call_only_once(void **state)
 {
     (void)state;
@@ -146,7 +146,8 @@ static void test_a_search_examines_each_call_only_once(void **state)
         assert_int_equal(crowd.looks, PARTS / 2);
     }
     blame_find(&waits, &wait, &blame);
-    assert_int_equal(blame.kind, BLAME_THEMSELVES); /* rank 0, which is in the list */
+    assert_int_equal(blame.kind, BLAME_THEMSELVES); /* rank 0, which is in the `who` of the first
+                                                     * wait */
     assert_int_equal(blame.rank, 0);
     assert_false(blame_only(&waits, &wait, 0));
     expect_quick(begun);
@@ -167,8 +168,9 @@ static WatchedMembers members_on(int axis, int rank)
                             .run = {{rank - at * stride[axis], stride[axis], size[axis]}}};
 }
 
-/* Rank STUCK has not made its next call of tp. Its peers there wait for it; those in dp groups with
- * one of them wait there; and all others wait in their group of stages. */
+/* Rank STUCK has not made its next call of its tp group. The other ranks of that group wait for it
+ * there. Ranks whose dp group contains one of these wait in their dp group, and all others wait in
+ * their pp group. */
 static int waits_on(int axis, int rank)
 {
     bool same_dp = rank / TP % DP == STUCK / TP % DP,
@@ -235,7 +237,8 @@ static void test_watched_groups_of_a_large_grid_are_searched_quickly(void **stat
     assert_int_equal(wait.n, RANKS / 2);
     for (int i = 0; i < RANKS / 2; i++)
         assert_int_equal(wait.who[i], 2 * i);
-    assert_int_equal(blame_reach(&waits, &wait, &reached), 1); /* of a device's wait, the first */
+    assert_int_equal(blame_reach(&waits, &wait, &reached), 1); /* a search follows only the first
+                                                                * rank that a device waits for */
     blame_room_destroy(room);
     free(first);
     free(next);
@@ -255,7 +258,7 @@ static void test_any_list_of_ranks_is_stored_as_runs_in_its_order(void **state)
         int n = 1 + i % 100, at = 0, runs;
         for (int k = 0; k < n; k++) {
             seed = seed * 6364136223846793005U + 1442695040888963407U;
-            /* Mostly as far from the last one as that is from the one before it. */
+            /* Mostly, rank k is as far from rank k - 1 as that is from rank k - 2. */
             int even = k > 1 ? 2 * rank[k - 1] - rank[k - 2] : -1;
             rank[k] =
                 seed >> 60 < 12 && even >= 0 && even < RANKS ? even : (int)(seed >> 40 & 0xffff);
@@ -281,7 +284,8 @@ static void expect_list(const int *rank, int n, const char *expected)
     assert_string_equal(rank_list(rank, n, text, sizeof text), expected);
 }
 
-/* A list of up to 64 ranks is complete, however long their numbers are; one of more is short. */
+/* A list of up to 64 ranks is complete, however long their numbers are. Of more ranks, only the
+ * first ones are listed. */
 static void test_messages_list_only_the_first_ranks_of_a_long_list(void **state)
 {
     (void)state;

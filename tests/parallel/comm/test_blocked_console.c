@@ -1,6 +1,6 @@
-/* test_blocked_console.c -- rank 0 waits in a write to a console that nobody reads. This is no
- * absence: the other ranks wait for it without limit, in host calls and in NCCL. A rank that hangs
- * meanwhile still ends the process. */
+/* test_blocked_console.c -- rank 0 waits in a write to a console that nobody reads. It does not
+ * count as absent: the other ranks wait for it without limit, in host calls and in NCCL. But if
+ * another rank hangs meanwhile, the process still ends. */
 #include "model/core/check.h"
 #include "model/core/guard.h"
 #include "parallel/comm/nccl/nccl.h"
@@ -23,7 +23,7 @@ enum { UNREAD = 1, BYTES = 1 << 20 /* more than a pipe holds */ };
 /* Rank 0 prints more than the console takes before somebody reads it. */
 static void print_much(void)
 {
-    guard_set_grace(0.1); /* for the guard, too, this is no absence */
+    guard_set_grace(0.1); /* the guard must not count this as absence, either */
     for (int i = 0; i < BYTES / 64; i++)
         printf("%063d\n", i);
     fflush(stdout);
@@ -83,7 +83,8 @@ static void run_another_rank_hangs(void *context)
 {
     int ends[2];
     (void)context;
-    if (pipe(ends) != 0 || dup2(ends[1], STDOUT_FILENO) < 0) _exit(1); /* nobody reads this one */
+    /* the console, which nobody reads */
+    if (pipe(ends) != 0 || dup2(ends[1], STDOUT_FILENO) < 0) _exit(1);
     thread_ranks(3, TIMEOUT, another_rank_hangs, NULL);
 }
 

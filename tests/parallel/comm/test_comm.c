@@ -57,8 +57,8 @@ static Tensor put(const Here *p, Tensor host)
     return p->on ? device_put(p->on, host) : host;
 }
 
-/* Copies the result back to the host and overwrites it on the device at once: a rank that still
- * reads it gets wrong numbers. */
+/* Copies the result x back to the host and at once overwrites x on the device, so that a rank that
+ * still reads x gets wrong numbers. */
 static void take(const Here *p, Tensor host, Tensor x)
 {
     if (p->on == NULL) return;
@@ -183,7 +183,7 @@ static void run_messages(const Here *p)
     comm_send(p->comm, p->on, x, next);
     comm_receive(p->comm, p->on, z, before);
     comm_group_end(p->comm);
-    /* Odd ranks read their results before even ranks have asked for theirs. */
+    /* Odd ranks wait for their results before even ranks synchronize their devices. */
     if (me % 2 == 0) comm_barrier(p->comm);
     if (p->on) device_synchronize(p->on);
     if (me % 2) comm_barrier(p->comm);
@@ -244,7 +244,8 @@ static void run_cases(Comm *world, void *context)
     if (cases->on_device) device_close(&device);
 }
 
-/* Returns whether the GPUs suffice: the ranks share one GPU, or each has its own. */
+/* Returns whether a world of this size can run: the ranks share one GPU, or there is a GPU for
+ * each. */
 static bool gpus_serve(int ranks)
 {
     const char *name = getenv("TEST_DEVICE");

@@ -240,7 +240,7 @@ static void other_type_of_message(Comm *world, void *context)
         comm_receive(world, NULL, tensor_1d(x, BF16, 4), 0);
 }
 
-/* The sender would wait only for the second of the two reads. */
+/* If this were allowed, the sender would wait only for the second of the two reads. */
 static void two_streams(Comm *world, void *context)
 {
     (void)context;
@@ -370,7 +370,7 @@ static void test_the_message_names_the_rank_that_causes_a_chain_of_waits(void **
     rank_end_expect(&circle, 0.4, NULL);
 }
 
-static void test_different_calls_of_two_ranks_end_the_program_and_are_shown(void **state)
+static void test_two_ranks_whose_calls_differ_end_the_program_with_both_calls_shown(void **state)
 {
     (void)state;
     for (int i = 0; i < COUNT(mismatches); i++)
@@ -393,7 +393,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rank_that_hangs_is_named_at_the_deadline_of_its_peers),
         cmocka_unit_test(test_the_message_names_the_rank_that_causes_a_chain_of_waits),
-        cmocka_unit_test(test_different_calls_of_two_ranks_end_the_program_and_are_shown),
+        cmocka_unit_test(test_two_ranks_whose_calls_differ_end_the_program_with_both_calls_shown),
         cmocka_unit_test(test_an_invalid_call_ends_the_program_and_shows_its_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -249,7 +249,7 @@ static void test_a_barrier_returns_only_when_all_ranks_have_reached_it(void **st
     }
 }
 
-/* Groups of evenly spaced ranks, up and down, and of others, with and without an all-gather. */
+/* Groups of ranks in ascending, descending and uneven steps, with and without an all-gather. */
 static void run_lists(Comm *world, void *context)
 {
     (void)context;
@@ -343,8 +343,8 @@ static void test_every_call_is_counted_for_its_group_and_dtype(void **state)
     each_world(2, 2, run_counted);
 }
 
-/* Returns how many seconds a group of two messages adds to the counter when it is carried out, and
- * stores the duration of the call in *took. */
+/* Returns how many seconds a group of two messages adds to the counter when group_end carries it
+ * out, and stores the duration of group_end in *took. */
 static double seconds_of_group(Comm *world, Device *on, double *took)
 {
     int64_t x[2] = {0}, y[2] = {0};

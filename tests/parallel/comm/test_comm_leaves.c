@@ -25,8 +25,8 @@ static void leaves_the_world(Comm *world, void *context)
     comm_all_reduce(world, NULL, i64(5), REDUCE_SUM);
 }
 
-/* Leaves when the other rank has been asleep in its call for a while. */
-static void leaves_a_sleeper(Comm *world, void *context)
+/* Rank 1 leaves when rank 0 has been asleep in its call for a while. */
+static void leaves_while_a_rank_sleeps(Comm *world, void *context)
 {
     (void)context;
     if (world->rank == 0) comm_barrier(world);
@@ -90,7 +90,7 @@ static const RankEnd losses[] = {
      {"error[87] ", "group world, call 2, all-reduce of 5 i64 in host memory: ",
       "waits for rank 2, which has left the group"}},
     {"a sleeper",
-     leaves_a_sleeper,
+     leaves_while_a_rank_sleeps,
      2,
      EXIT_PEER_LOST,
      {"group world, call 1, barrier: rank 0 waits for rank 1, which has left the group"}},

@@ -85,7 +85,7 @@ static void run_exchanges(Comm *world, void *context)
     }
 }
 
-/* Returns where the communicator keeps the messages of a group. */
+/* Returns the address of the array in which the communicator keeps the messages of a group. */
 static const void *notes_of(const Comm *comm)
 {
     return ranks_are_processes() ? (void *)socket_group(comm)->note

@@ -1,6 +1,6 @@
 /* test_comm_stops.c -- thread ranks in a process that is stopped and continued (Ctrl-Z, or a batch
- * system that suspends a job). No rank could have arrived meanwhile, so this time must not count as
- * waiting. */
+ * system that suspends a job). No rank can arrive while the process is stopped, so this time must
+ * not count as waiting. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "parallel/comm/deadline.h"

@@ -1,5 +1,6 @@
-/* test_counted.c -- a world of which only one rank exists (counted.h) answers host calls as a world
- * does in which all ranks pass the same values, counts the same, and makes groups of any line. */
+/* test_counted.c -- a world of which only one rank exists (counted.h) gives the results that host
+ * calls have if all ranks pass the same values, has the same counts as an ordinary world, and can
+ * make a group of any line. */
 #include "parallel/comm/counted.h"
 
 #include "model/core/check.h"
@@ -68,7 +69,7 @@ static void test_host_calls_act_as_if_all_ranks_had_passed_the_same_value(void *
         thread_ranks(ranks, 60, compare, NULL);
 }
 
-/* A line of a line: its ranks are known as ranks of the world. */
+/* A line of a line must store its members' numbers in the world, not in the first line. */
 static void test_a_line_of_a_line_stores_its_members_ranks_in_the_world(void **state)
 {
     (void)state;
@@ -88,7 +89,8 @@ static void test_a_line_of_a_line_stores_its_members_ranks_in_the_world(void **s
     comm_close(&world);
 }
 
-/* Returns the exit code of asking rank 5 of 12 for a group: by a line, or by a color. */
+/* Returns the exit code of a process in which rank 5 of 12 makes a group: by a line or, if `line`
+ * is NULL, by a color. */
 static int exit_of(const CommLine *line)
 {
     int status = 0;

@@ -34,8 +34,9 @@ static double hand_seconds(const LateSeen *work)
 }
 
 typedef struct {
-    int before, beside; /* fills whose result the sum reads, and fills that overlap the sum */
-    int calls;          /* sums on the compute stream itself */
+    int before, beside; /* number of fills whose result the sum reads, and of fills that overlap the
+                         * sum */
+    int calls;          /* number of sums on the compute stream itself */
     /* Exposed seconds by rank: of the sum on the comm stream; of the calls on the compute stream;
      * and while measuring is off. */
     double exposed[2], carried[2], unmeasured[2];
@@ -91,8 +92,8 @@ static void sum_by_hand(Comm *world, void *context)
     device_close(&dev);
 }
 
-/* Overlap the sum with no work, with shorter and with longer work. One case makes more calls than
- * there are event pairs. */
+/* The work that overlaps the sum takes no time, less time than the sum, or more. One case makes
+ * more calls than there are event pairs. */
 static void test_only_the_part_of_a_sum_that_no_work_overlaps_is_exposed(void **state)
 {
     (void)state;
@@ -139,7 +140,7 @@ static double step_seconds(const LateSeen *work)
 
 typedef struct {
     double seconds[RANK_RUN_MOST], exposed[RANK_RUN_MOST][EXPOSED_AXES];
-    /* Of updates of states on the host: what is measured, and what it must be. */
+    /* For updates of states on the host: what is measured, and what must be measured (_want). */
     double updates[RANK_RUN_MOST], updates_want[RANK_RUN_MOST], bytes[RANK_RUN_MOST],
         bytes_want[RANK_RUN_MOST];
 } Steps;
@@ -181,7 +182,8 @@ static void take_timed_steps(Comm *world, Trainer *t, RankRun *run, int64_t step
 
 typedef struct {
     int ranks;
-    bool axis[EXPOSED_AXES]; /* axes that have several ranks; states on the host */
+    bool axis[EXPOSED_AXES]; /* which axes have several ranks; [EXPOSED_HOST]: states are on the
+                              * host */
     const char *sets[5];
 } Row;
 
@@ -275,7 +277,7 @@ static void expect_nothing(Comm *world, Trainer *t, RankRun *run, int64_t steps)
 }
 
 /* Without wall_clock_breakdown, and on the CPU, where calls are complete when they return. */
-static void test_exposed_time_is_not_measured_on_the_cpu_or_without_breakdown(void **state)
+static void test_exposed_time_is_not_measured_on_the_cpu_or_if_breakdown_is_off(void **state)
 {
     for (int late = 0; late < 2; late++) {
         const char *sets[] = {late ? "wall_clock_breakdown=false" : "wall_clock_breakdown=true",
@@ -389,7 +391,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_only_the_part_of_a_sum_that_no_work_overlaps_is_exposed),
         cmocka_unit_test(test_each_second_of_a_step_is_either_work_or_exposed_communication),
-        cmocka_unit_test(test_exposed_time_is_not_measured_on_the_cpu_or_without_breakdown),
+        cmocka_unit_test(test_exposed_time_is_not_measured_on_the_cpu_or_if_breakdown_is_off),
         cmocka_unit_test(test_a_report_shows_the_largest_exposed_time_of_any_rank),
         cmocka_unit_test(test_exposed_time_on_cuda_is_within_its_phases_and_allocates_nothing),
     };

@@ -1,5 +1,6 @@
-/* test_flight_calls.c -- what a flight notes of every call of a communicator, of device calls and
- * of ops: on threads, on processes (TEST_RANKS), and through a fake NCCL. */
+/* test_flight_calls.c -- what a flight recorder (Flight) notes about every call of a communicator,
+ * about device calls and about ops: if ranks are threads, if they are processes (TEST_RANKS), and
+ * with a fake NCCL. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "model/kernels/ops.h"
@@ -20,7 +21,7 @@
 static const GraphNames names = {op_name, comm_call_name};
 
 /* One line per entry: kind, name, dtype and elements, stream, group, call, peer; "unfinished" if it
- * is. */
+ * has not ended. */
 static void text_of(const Flight *f, int64_t from, char *text, size_t n)
 {
     static _Thread_local FlightEntry entry[FLIGHT_SNAPSHOT];
@@ -47,7 +48,7 @@ static void expect_text(const Comm *comm, const Flight *f, int64_t from, const c
     if (strcmp(text, expected) != 0) rank_wrong(comm, "noted\n%snot\n%s", text, expected);
 }
 
-/* A rank's device, with a flight. */
+/* A rank's device, with a flight recorder. */
 typedef struct {
     Device dev, comm;
     Flight *flight;
@@ -97,7 +98,7 @@ static void run_collectives(Comm *world, void *context)
     Comm parts = comm_split(world, "parts", 0, world->rank);
     comm_barrier(&parts);
     Comm alone = comm_line(world, "alone", (CommLine){world->rank, 1, 1});
-    comm_all_reduce(&alone, &t.comm, t.two, REDUCE_SUM); /* nothing to wait for */
+    comm_all_reduce(&alone, &t.comm, t.two, REDUCE_SUM); /* of one rank, so it is not recorded */
     comm_barrier(&alone);
     expect_text(world, t.flight, 0,
                 "collective all-reduce f32 8 on compute, world call 1 peer -1\n"
@@ -203,7 +204,7 @@ static void call(Comm *world, Noted *t, int i)
     }
 }
 
-/* Waits until rank 0's flight says that it is in the i-th call. */
+/* Waits until rank 0's flight recorder shows that rank 0 is in the i-th call. */
 static void await(const Comm *world, int i)
 {
     static FlightEntry entry[FLIGHT_SNAPSHOT];
@@ -223,7 +224,7 @@ static void run_waits(Comm *world, void *context)
     open_noted(&t, world);
     if (world->rank == 0) watched = t.flight;
     for (int i = 0; i < WAITS; i++) {
-        /* A message that is sent may be taken over before it is received. */
+        /* Not for a send (4): it may be complete before the message is received. */
         if (world->rank == 1 && i != 4) await(world, i);
         call(world, &t, i);
     }
@@ -237,7 +238,7 @@ static void run_waits(Comm *world, void *context)
 static void test_another_thread_can_read_in_which_call_a_rank_waits(void **state)
 {
     (void)state;
-    if (getenv("TEST_RANKS")) return; /* processes do not see each other's flights */
+    if (getenv("TEST_RANKS")) return; /* processes cannot read each other's flight recorders */
     thread_ranks(2, 60, run_waits, NULL);
 }
 
@@ -261,10 +262,11 @@ static void test_every_op_and_copy_is_recorded(void **state)
     device_copy(&t.dev, to, t.eight);
     device_copy_words(&t.dev, y, t.x, 16);
     device_event_record(&t.comm, &event);
-    device_event_wait(&t.dev, &event); /* all calls are complete: no wait */
+    device_event_wait(&t.dev, &event); /* all work is complete, so this wait is not recorded */
     device_event_synchronize(&t.dev, &event);
     device_synchronize(&t.dev);
-    comm_all_gather(&world, &t.dev, to, t.eight); /* of one rank: only the copy of its data */
+    comm_all_gather(&world, &t.dev, to, t.eight); /* in a group of one rank: only the copy of its
+                                                   * data is recorded */
     text_of(t.flight, 0, text, sizeof text);
     assert_string_equal(text, "op fill f32 8 on compute, - call -1 peer -1\n"
                               "op copy f32 8 on compute, - call -1 peer -1\n"

@@ -1,5 +1,5 @@
 /* test_frozen_rank.c -- how the process ends if the thread of a rank freezes: in its sleep, or
- * while it owns what the others need in order to end. */
+ * while it owns a mutex that the other ranks need in order to end. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "parallel/comm/local/group.h"
@@ -51,7 +51,8 @@ static pthread_t thread_of_rank_1(Comm *world)
     return thread;
 }
 
-/* Returns whether rank 1 is asleep in its second call; the first one is the barrier above. */
+/* Returns whether rank 1 is asleep in its second call. (Its first call is the barrier in
+ * thread_of_rank_1.) */
 static bool sleeps(LocalGroup *group)
 {
     const LocalMember *member = &group->member[1];
@@ -109,7 +110,7 @@ static const RankEnd asleep[] = {
 
 /* Rank 0 has done its part of the call in which rank 1 is still asleep. So the two do not wait for
  * each other: rank 1 is the cause. */
-static void test_a_rank_that_stays_stopped_is_named_as_the_cause(void **state)
+static void test_a_rank_that_freezes_in_a_call_is_named_as_the_cause(void **state)
 {
     (void)state;
     rank_end_expect(&asleep[0], TIMEOUT, NULL);
@@ -162,7 +163,7 @@ static void test_a_frozen_owner_of_a_mutex_does_not_keep_the_others_from_ending(
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_rank_that_stays_stopped_is_named_as_the_cause),
+        cmocka_unit_test(test_a_rank_that_freezes_in_a_call_is_named_as_the_cause),
         cmocka_unit_test(test_a_frozen_owner_of_a_mutex_does_not_keep_the_others_from_ending),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

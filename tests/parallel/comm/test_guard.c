@@ -1,6 +1,6 @@
-/* test_guard.c -- the thread that ends the process if the one that holds a deadline stands itself
- * (guard.h): in the driver of a GPU, or at a lock whose owner is frozen. It must not end a run
- * whose waits go on rightly. */
+/* test_guard.c -- the guard is the thread that ends the process if the thread that enforces a
+ * deadline is stuck itself (guard.h): in the driver of a GPU, or at a lock whose owner is frozen.
+ * It must not end a run in which waits are allowed to take long. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "model/core/guard.h"
@@ -22,13 +22,13 @@
 
 #include <cmocka.h>
 
-/* Seconds: parallel.timeout of these ranks, and what the guard grants instead of half a minute.
- * LONG must not be reached. */
+/* Seconds: parallel.timeout of these ranks, and how much longer the guard waits instead of half a
+ * minute. LONG must not be reached. */
 static const double TIMEOUT = 0.4, GRACE = 0.3, LONG = 60;
 
 /* The devices do not complete a call, and a query of their progress does not return. So the
- * watchdog cannot hold its deadline. */
-static void a_watchdog_stands(Comm *world, void *context)
+ * watchdog cannot enforce its deadline. */
+static void a_watchdog_is_stuck(Comm *world, void *context)
 {
     Device dev;
     (void)context;
@@ -64,7 +64,7 @@ static void an_owner_freezes(Comm *world, void *context)
 
 static const RankEnd ends[] = {
     {"the watchdog",
-     a_watchdog_stands,
+     a_watchdog_is_stuck,
      2,
      EXIT_HANG,
      {"error[86] group dp, call ", ", all-reduce: rank ",
@@ -96,7 +96,7 @@ static void test_the_guard_ends_a_process_whose_deadlines_are_not_enforced(void 
 
 /* Rank 0 waits on the host, three times as long as its deadline and the guard's time, for rank 1,
  * whose call of NCCL has a longer deadline. */
-static void a_deadline_is_held_elsewhere(Comm *world, void *context)
+static void another_thread_enforces_the_deadline(Comm *world, void *context)
 {
     static LocalWorld *hasty;
     Device dev;
@@ -120,8 +120,8 @@ static void test_the_guard_ends_no_wait_whose_deadline_another_thread_enforces(v
 {
     (void)state;
     fake_nccl_use();
-    rank_end_expect(&(RankEnd){"held elsewhere", a_deadline_is_held_elsewhere, 3, 0, {""}}, LONG,
-                    NULL);
+    rank_end_expect(&(RankEnd){"held elsewhere", another_thread_enforces_the_deadline, 3, 0, {""}},
+                    LONG, NULL);
 }
 
 static int64_t no_progress(const void *context)
@@ -169,7 +169,7 @@ static int64_t nothing_is_awaited(const void *context)
     return 0;
 }
 
-/* The thread of the guard does not run in a process that is forked from a watched one. */
+/* A fork does not copy the guard's thread, so the child's own watch must start it again. */
 static void a_watched_process_forks(void *context)
 {
     GuardWatch parent = watch_of("the wait of the parent"), child = watch_of(context);
@@ -203,7 +203,8 @@ static void test_the_guard_still_ends_a_wait_after_another_wait_was_removed(void
     expect_the_only_wait(one_of_two_watches_is_removed);
 }
 
-/* The lowest descriptor that is free is the same again if none is left open below it. */
+/* Returns the lowest free descriptor. A second call returns the same if no descriptor was left open
+ * in between. */
 static int next_descriptor(void)
 {
     int fd = dup(STDIN_FILENO);
@@ -245,7 +246,7 @@ static void test_the_guard_ends_a_wait_of_a_process_forked_from_a_watched_one(vo
 
 /* ---- the end of a process -------------------------------------------------------------------- */
 
-/* Rank 0 never answers whether this failure may be printed. */
+/* Stands for a request for permission to print that rank 0 never answers. */
 static bool get_no_answer(void *context, ExitCode code)
 {
     (void)context, (void)code;

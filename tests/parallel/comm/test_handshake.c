@@ -1,5 +1,5 @@
-/* test_handshake.c -- two processes prove to each other that they know a secret: the right one, a
- * wrong one, and peers that record, reflect, cut or invent bytes. */
+/* test_handshake.c -- two processes prove to each other that they know a secret. They know the same
+ * one or different ones, or the peer sends recorded, reflected, truncated or invented bytes. */
 #include "parallel/comm/socket/handshake.h"
 
 #include <setjmp.h>
@@ -16,7 +16,7 @@ static const unsigned char OTHER[SHA256_BYTES] = "thirty-two bytes of another jo
 enum { CONNECTS, ACCEPTS };
 static const int32_t RANK[2] = {7, 3};
 
-/* Two sides, each with its end of a connection. */
+/* The two sides of a handshake, each with its end of the connection. */
 typedef struct {
     Handshake side[2];
     int fd[2];
@@ -125,15 +125,15 @@ static void test_another_name_or_version_is_distinguished_from_a_wrong_secret(vo
     end(&p);
 }
 
-/* Somebody in the middle, who passes bytes on in pieces and records them. */
+/* A process between the two sides, which passes bytes on in pieces and records them. */
 typedef struct {
     Pair p;
     int fd[2]; /* the other ends of the two sides' connections */
     int piece;
     unsigned char record[2][HANDSHAKE_BYTES];
     int recorded[2];
-    /* Of what side `victim` sends, byte `at` is changed, or it and all after it are cut. -1: none
-     */
+    /* In what side `victim` sends, byte `at` is changed or, if `cuts`, this byte and all later ones
+     * are cut off. -1: nothing is changed */
     int victim, at;
     bool cuts;
 } Middle;
@@ -201,7 +201,8 @@ static void test_no_truncated_or_altered_handshake_is_accepted(void **state)
                 HandshakeState receiver = m.p.side[1 - victim].state;
                 if (receiver != (cuts ? HANDSHAKE_LOST : HANDSHAKE_REFUSED))
                     fail_msg("side %d, byte %d, cut %d: state %d", victim, at, cuts, receiver);
-                /* The accepting side's proof comes last: it has been convinced before that. */
+                /* The accepting side's proof is sent last: that side has accepted the other one
+                 * before, so it may be PROVEN even if its proof is damaged. */
                 if (victim == CONNECTS || at < HANDSHAKE_HELLO_BYTES)
                     assert_int_not_equal(m.p.side[victim].state, HANDSHAKE_PROVEN);
             }
@@ -209,7 +210,7 @@ static void test_no_truncated_or_altered_handshake_is_accepted(void **state)
     }
 }
 
-/* Plays these bytes to one side, and returns its state. */
+/* Sends these bytes to one side of a handshake, and returns its state. */
 static HandshakeState play(bool accepts, const unsigned char *bytes, size_t n, bool closes,
                            HandshakeReason *reason)
 {
@@ -243,8 +244,8 @@ static void test_recorded_bytes_prove_nothing_on_another_connection(void **state
     }
 }
 
-/* The peer knows no secret. It sends back what it receives, at first as it is, then with a hello
- * that fits: the first byte that tells the direction is changed. */
+/* The peer knows no secret. It sends back what it receives, at first unchanged, then with a hello
+ * of the expected direction: the byte that tells the direction is changed. */
 static void test_reflected_bytes_prove_nothing(void **state)
 {
     (void)state;
@@ -262,7 +263,7 @@ static void test_reflected_bytes_prove_nothing(void **state)
             if (changed) {
                 assert_int_equal(h.state, HANDSHAKE_GOES_ON);
                 assert_int_equal(recv(fd[1], hello, sizeof hello, 0), sizeof hello);
-                if (accepts) /* it proves nothing before the other side has */
+                if (accepts) /* the accepting side sends no proof before the other side has */
                     assert_int_equal(recv(fd[1], proof, sizeof proof, MSG_DONTWAIT), -1);
                 else
                     assert_int_equal(recv(fd[1], proof, sizeof proof, 0), sizeof proof);
@@ -278,7 +279,8 @@ static void test_reflected_bytes_prove_nothing(void **state)
     }
 }
 
-/* Both hellos are exchanged: a proof of the connecting side with the label of the other one. */
+/* Both hellos are right, but the connecting side's proof is computed with the label of the
+ * accepting side. */
 static void test_a_proof_made_for_the_other_side_is_refused(void **state)
 {
     Pair p;
@@ -324,7 +326,7 @@ static void test_a_peer_that_has_closed_its_connection_counts_as_lost(void **sta
     (void)state;
     begin(&p, SECRET, SECRET);
     close(p.fd[ACCEPTS]);
-    p.fd[ACCEPTS] = dup(p.fd[CONNECTS]); /* for end() */
+    p.fd[ACCEPTS] = dup(p.fd[CONNECTS]); /* so that end() can close it */
     assert_int_equal(handshake_move(&p.side[CONNECTS], p.fd[CONNECTS]), HANDSHAKE_LOST);
     end(&p);
 }

@@ -212,7 +212,7 @@ typedef struct {
 } Collective;
 
 /* A rank's tensors: the whole with `size` parts of N numbers, what is added to it in each round,
- * the sum of the results, one part, and the received messages, as many numbers as the whole. */
+ * the sum of the results, one part, and the received messages, which have the size of the whole. */
 typedef struct {
     Tensor whole, step, sum, part, brought;
 } Numbers;

@@ -132,7 +132,7 @@ static void test_threads_that_nccl_starts_while_it_connects_receive_no_signals(v
 }
 
 static const Backend *quick; /* the backend whose allocations alloc_late delays */
-static atomic_int too_soon;  /* how many of them ended after rank 0 had called NCCL */
+static atomic_int too_soon;  /* number of allocations that ended after rank 0 had called NCCL */
 
 static void *alloc_late(Device *dev, size_t bytes)
 {
@@ -159,9 +159,9 @@ static void run_meetings(Comm *world, void *context)
     device_close(&dev);
 }
 
-/* NCCL allocates memory while it connects, which may wait for the work of other devices. So nobody
- * calls it before all have allocated what they need, and nobody uses it before all are connected.
- */
+/* NCCL allocates memory while it connects, which may wait for the work of other devices. So no rank
+ * calls NCCL before all ranks have allocated what they need, and no rank uses NCCL before all are
+ * connected. */
 static void test_ranks_pass_a_barrier_before_and_after_they_connect(void **state)
 {
     (void)state;

@@ -65,7 +65,7 @@ static void a_host_after_its_calls(Comm *world, void *context)
 
 /* Rank 0's host waits for rank 1's, whose device does not reply to any query, so the watchdog is
  * stuck. */
-static void a_watchdog_that_stands(Comm *world, void *context)
+static void a_watchdog_is_stuck(Comm *world, void *context)
 {
     Device dev;
     float x = 0;
@@ -83,7 +83,7 @@ static void a_watchdog_that_stands(Comm *world, void *context)
 
 /* Rank 0 waits on the host for a rank that is in an NCCL call. The watchdog, which knows the cause,
  * must end the program at that call's deadline. */
-static void test_nccls_deadline_ends_a_host_that_waits_for_a_rank_in_nccl(void **state)
+static void test_nccls_deadline_ends_a_program_whose_host_waits_for_a_rank_in_nccl(void **state)
 {
     double limit = 0.4, none = 0;
     (void)state;
@@ -113,7 +113,7 @@ static void test_nccls_deadline_ends_a_host_that_waits_for_a_rank_in_nccl(void *
                     LONG, NULL);
     fake_nccl.blocks = NULL;
     rank_end_expect(&(RankEnd){"a call of which nobody hears",
-                               a_watchdog_that_stands,
+                               a_watchdog_is_stuck,
                                3,
                                EXIT_HANG,
                                {"group world, call 1, receive of 1 f32 in host memory from rank 1: "
@@ -124,7 +124,7 @@ static void test_nccls_deadline_ends_a_host_that_waits_for_a_rank_in_nccl(void *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nccls_deadline_ends_a_host_that_waits_for_a_rank_in_nccl),
+        cmocka_unit_test(test_nccls_deadline_ends_a_program_whose_host_waits_for_a_rank_in_nccl),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* test_nccl_library.c -- which libraries of NCCL are refused, and with which settings NCCL runs. */
+/* test_nccl_library.c -- which versions of the NCCL library are refused, and which environment
+ * variables NCCL gets. */
 #include "parallel/comm/nccl/nccl.h"
 #include "tests/support/grid/fake_nccl.h"
 
@@ -21,7 +22,7 @@ static void test_a_library_older_than_2_28_9_is_refused(void **state)
     assert_false(nccl_open(text, sizeof text));
     assert_non_null(strstr(text, "NCCL here is 2.28.8"));
     assert_non_null(strstr(text, "install NCCL 2.28.9 or newer"));
-    fake_nccl.version = 23007; /* the first result is kept */
+    fake_nccl.version = 23007; /* nccl_open still returns its first result */
     assert_false(nccl_open(text, sizeof text));
     fake_nccl_use();
     fake_nccl.version = 23007;
@@ -31,7 +32,7 @@ static void test_a_library_older_than_2_28_9_is_refused(void **state)
 }
 
 /* Values that the user has set are kept, except for NCCL_COMM_BLOCKING. */
-static void test_the_environment_of_nccl_keeps_what_the_user_has_set(void **state)
+static void test_nccl_settings_of_the_user_are_kept_except_blocking_mode(void **state)
 {
     (void)state;
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "0", 1);
@@ -52,7 +53,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_library_older_than_2_28_9_is_refused),
-        cmocka_unit_test(test_the_environment_of_nccl_keeps_what_the_user_has_set),
+        cmocka_unit_test(test_nccl_settings_of_the_user_are_kept_except_blocking_mode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,8 @@
 /* test_socket.c -- ranks that are processes: sums of tensors larger than a block, memory,
- * connections of strangers, who is in a group, and when rank 0 looks for a cause. How the program
- * ends is in test_socket_ends.c. What threads do, too, is tested by the other files of this folder
- * with TEST_RANKS=processes. */
+ * connections of processes that are no ranks (strangers), messages from ranks that are not in a
+ * group, and when rank 0 asks for reports. How the program ends is in test_socket_ends.c. What
+ * processes and threads have in common is tested by the other files of this folder with
+ * TEST_RANKS=processes. */
 #include "model/core/check.h"
 #include "parallel/comm/socket/hub.h"
 #include "parallel/comm/socket/world.h"
@@ -115,8 +116,8 @@ static void test_steps_after_the_first_allocate_nothing(void **state)
     assert_string_equal(wrong, "");
 }
 
-/* Before the ranks connect, somebody who does not know the secret connects to rank 0 and claims to
- * be rank 1, and somebody else says nothing. */
+/* Before the ranks connect, a process that does not know the secret connects to rank 0 and claims
+ * to be rank 1, and another connection sends nothing. */
 static void run_beside_strangers(Comm *world, void *context)
 {
     const SocketLinks *links = socket_group(world)->world->links;
@@ -149,8 +150,8 @@ static void test_a_stranger_is_not_taken_for_a_rank(void **state)
 
 /* ---- deadlines ------------------------------------------------------------------------------- */
 
-/* Rank 0 asks all ranks once one has waited for as long as the timeout. Each wait has its own
- * time. */
+/* Rank 0 asks all ranks for reports once a rank has waited for as long as the timeout. The time
+ * starts anew with each wait. */
 static void test_rank_0_asks_for_reports_when_a_wait_reaches_the_timeout(void **state)
 {
     char err[256];

@@ -1,5 +1,6 @@
-/* test_socket_control.c -- worlds of so many machines that control packets travel over a tree: who
- * is connected with rank 0. How the program ends is in test_socket_control_ends.c. */
+/* test_socket_control.c -- worlds of so many machines that control packets travel over a tree:
+ * which ranks are connected with rank 0, and which rank is blamed if some are silent. How the
+ * program ends is in test_socket_control_ends.c. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "parallel/comm/socket/hub.h"
@@ -41,7 +42,8 @@ static void stand(Comm *world, void *context)
 static void expect_tree(int ranks, int machines, int fan_out)
 {
     char wrong[512];
-    /* Those of its machine, those on other machines, and the parent. */
+    /* The most connections of a rank: to the other ranks of its machine, to children on other
+     * machines, and to its parent. */
     int most = (ranks + machines - 1) / machines - 1 + fan_out + 1;
     process_links_choose(LINKS_IPV4);
     process_machines_choose(machines);
@@ -71,7 +73,7 @@ static void test_hundreds_of_ranks_connect_a_tree_of_several_levels_in_20_s(void
 
 /* ---- who is to blame ------------------------------------------------------------------------- */
 
-/* A hub whose ranks are below each other: 1 below 0, 2 below 1, 3 below 2. */
+/* A hub whose tree is a chain: rank 1 is below rank 0, 2 below 1, and 3 below 2. */
 static SocketHub *make_hub(SocketService *service)
 {
     char err[256];
@@ -85,8 +87,9 @@ static SocketHub *make_hub(SocketService *service)
     return socket_hub_create(service, links, 1);
 }
 
-/* For how long nothing has been heard of ranks 1 to 3, and who is to blame. Who is below the one
- * that is stopped may have been heard last before it; who is above it is heard. */
+/* For how many seconds each rank has been silent, and which rank must be named. If a rank is
+ * stopped, rank 0 still hears the ranks above it. Nothing arrives from the ranks below it, which
+ * may have been silent for longer. */
 static const struct {
     double silent[4];
     const char *blamed;
@@ -120,7 +123,8 @@ static void test_the_silent_rank_that_cuts_off_other_ranks_is_named(void **state
     }
 }
 
-/* Ranks that do not answer, as bits, and those of 1 to 3 that may be blamed for a wait. */
+/* Sets of ranks as bits. mute: they do not answer; left: they have left the world; known: those of
+ * ranks 1 to 3 that may be blamed for a wait. */
 static void test_ranks_below_one_that_does_not_answer_are_not_blamed(void **state)
 {
     static const struct {
@@ -150,8 +154,9 @@ static void test_ranks_below_one_that_does_not_answer_are_not_blamed(void **stat
     }
 }
 
-/* What rank 3 of the same tree does that is below 2: for how long it has not heard rank 2, nor rank
- * 0, and which rank above 2 is silent, as rank 2 has said. The timeout is 10 s. */
+/* What rank 3, the child of rank 2 in the same tree, does. `quiet` and `silent`: seconds since it
+ * has heard rank 2 and rank 0. `suspect`: the rank above rank 2 that is silent, according to rank
+ * 2; -1: none. `code`: the expected exit code. The timeout is 10 s. */
 typedef struct {
     double quiet, silent;
     int suspect, code;
@@ -172,7 +177,7 @@ static void look_above(void *context)
     _exit(EXIT_OK);
 }
 
-static void test_ranks_below_a_silent_one_end_within_two_seconds(void **state)
+static void test_ranks_below_a_silent_rank_end_2_or_3_s_after_the_timeout(void **state)
 {
     static const Above rows[] = {{11.9, 12.8, -1, EXIT_OK}, {12.0, 12.0, -1, EXIT_HANG},
                                  {0.4, 12.9, 1, EXIT_OK},   {0.4, 13.0, 1, EXIT_HANG},
@@ -206,9 +211,9 @@ static SocketLinks *made_up_links(int ranks)
     return links;
 }
 
-/* All wait for rank 2 at a meeting, and rank 1, which is above it, does not answer. If rank 0
- * looked at all members for each that waits, it would take seconds. */
-static void test_many_waits_for_a_rank_that_is_cut_off_are_judged_quickly(void **state)
+/* All other ranks wait for rank 2 at a meeting, and rank 1, the parent of rank 2, does not answer.
+ * If rank 0 looked at all members for each rank that waits, this would take seconds. */
+static void test_rank_0_checks_many_waits_for_a_rank_that_is_cut_off_quickly(void **state)
 {
     enum { MANY = 16384 };
     const double timeout = 1;
@@ -222,7 +227,7 @@ static void test_many_waits_for_a_rank_that_is_cut_off_are_judged_quickly(void *
         if (i != 2)
             hub->rank[i].wait = (SocketWait){.waits = 1, .meets = 1, .meeting = 1, .wait = 1};
     }
-    assert_true(socket_hub_judge(hub, 1.5 * timeout)); /* it asks */
+    assert_true(socket_hub_judge(hub, 1.5 * timeout)); /* rank 0 asks for reports */
     for (int i = 0; i < MANY; i++) {
         hub->rank[i].silent = 0;
         if (i != 1 && i != 2) hub->rank[i].asked = hub->late_question;
@@ -244,8 +249,8 @@ int main(void)
         cmocka_unit_test(test_rank_0_keeps_only_the_connections_of_its_children),
         cmocka_unit_test(test_the_silent_rank_that_cuts_off_other_ranks_is_named),
         cmocka_unit_test(test_ranks_below_one_that_does_not_answer_are_not_blamed),
-        cmocka_unit_test(test_ranks_below_a_silent_one_end_within_two_seconds),
-        cmocka_unit_test(test_many_waits_for_a_rank_that_is_cut_off_are_judged_quickly),
+        cmocka_unit_test(test_ranks_below_a_silent_rank_end_2_or_3_s_after_the_timeout),
+        cmocka_unit_test(test_rank_0_checks_many_waits_for_a_rank_that_is_cut_off_quickly),
         cmocka_unit_test(test_hundreds_of_ranks_connect_a_tree_of_several_levels_in_20_s),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* test_socket_control_ends.c -- worlds of so many machines that control packets travel over a tree:
- * the program ends as over a star. What there is over a tree alone is in
+ * the program must end as with a star. Cases that exist only with a tree are in
  * test_socket_control_faults.c. */
 #include "model/core/check.h"
 #include "parallel/comm/socket/hub.h"
@@ -22,8 +22,9 @@ static const double TIMEOUT = 1; /* seconds */
 
 /* ---- ends ------------------------------------------------------------------------------------ */
 
-/* The ranks `which` end so once all use the tree, and the others wait for them. */
-static void end_so(Comm *world, unsigned which, int number)
+/* When all ranks use the tree, the ranks of the bit set `which` send themselves the signal
+ * `number`, and the others wait for them. */
+static void signal_to_ranks(Comm *world, unsigned which, int number)
 {
     control_tree_wait(world);
     comm_barrier(world);
@@ -34,58 +35,58 @@ static void end_so(Comm *world, unsigned which, int number)
 static void a_leaf_is_killed(Comm *world, void *context)
 {
     (void)context;
-    end_so(world, 1u << 6, SIGKILL);
+    signal_to_ranks(world, 1u << 6, SIGKILL);
 }
 
 static void an_interior_is_killed(Comm *world, void *context)
 {
     (void)context;
-    end_so(world, 1u << 1, SIGKILL);
+    signal_to_ranks(world, 1u << 1, SIGKILL);
 }
 
 static void a_second_rank_is_killed(Comm *world, void *context)
 {
     (void)context;
-    end_so(world, 1u << 11, SIGKILL);
+    signal_to_ranks(world, 1u << 11, SIGKILL);
 }
 
 static void the_first_is_killed(Comm *world, void *context)
 {
     (void)context;
-    end_so(world, 1u << 0, SIGKILL);
+    signal_to_ranks(world, 1u << 0, SIGKILL);
 }
 
 static void two_are_killed(Comm *world, void *context)
 {
     (void)context;
-    end_so(world, 1u << 1 | 1u << 3, SIGKILL);
+    signal_to_ranks(world, 1u << 1 | 1u << 3, SIGKILL);
 }
 
 static void two_others_are_killed(Comm *world, void *context)
 {
     (void)context;
-    end_so(world, 1u << 2 | 1u << 4, SIGKILL);
+    signal_to_ranks(world, 1u << 2 | 1u << 4, SIGKILL);
 }
 
 static void a_leaf_is_stopped(Comm *world, void *context)
 {
     (void)context;
-    end_so(world, 1u << 6, SIGSTOP);
+    signal_to_ranks(world, 1u << 6, SIGSTOP);
 }
 
 static void an_interior_is_stopped(Comm *world, void *context)
 {
     (void)context;
-    end_so(world, 1u << 2, SIGSTOP);
+    signal_to_ranks(world, 1u << 2, SIGSTOP);
 }
 
 static void the_first_is_stopped(Comm *world, void *context)
 {
     (void)context;
-    end_so(world, 1u << 0, SIGSTOP);
+    signal_to_ranks(world, 1u << 0, SIGSTOP);
 }
 
-/* Nobody waits for it. */
+/* Rank `which` stops itself, and no rank waits for it. */
 static void stopped_while_all_compute(Comm *world, int which)
 {
     control_tree_wait(world);
@@ -106,7 +107,7 @@ static void an_interior_is_stopped_while_all_compute(Comm *world, void *context)
     stopped_while_all_compute(world, 1);
 }
 
-/* Rank 4 never comes. */
+/* Rank 4 never arrives. */
 static void a_leaf_hangs(Comm *world, void *context)
 {
     (void)context;
@@ -142,7 +143,7 @@ static void the_first_fails(Comm *world, void *context)
     fails(world, 0);
 }
 
-/* All but rank 6 have left when it fails. */
+/* Rank 6 fails when all other ranks have left. */
 static void a_leaf_fails_after_all_have_left(Comm *world, void *context)
 {
     (void)context;
@@ -322,8 +323,9 @@ static const struct {
     {{"another's", a_leaf_speaks_for_another, RANKS, 0, 87, {SAYS_LOST(6)}}, 1},
 };
 
-/* How many seconds after the timeout an end is due. A rank is silent 1.5 s after it. Without a
- * launcher the test kills a stopped rank 0.6 s later, and those below it end after 0.3 s more. */
+/* Returns how many seconds after the timeout the program must have ended. A rank counts as silent
+ * at most 1.5 s after the timeout. Without a launcher the test kills a stopped rank 0.6 s later,
+ * and the ranks below it end another 0.3 s later. */
 static double more_of(const ProcessEnd *end)
 {
     if (end->code == 0) return 3;

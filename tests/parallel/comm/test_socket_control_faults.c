@@ -1,6 +1,6 @@
-/* test_socket_control_faults.c -- worlds whose control packets travel over a tree: what there is
- * not over a star. Ranks that have left still carry what others send, nobody waits for ever without
- * rank 0, and ranks fail while the tree is made. */
+/* test_socket_control_faults.c -- worlds whose control packets travel over a tree: cases that do
+ * not exist with a star. Ranks that have left still forward the packets of others, no rank waits
+ * forever if rank 0 is lost, and ranks fail while the tree is being connected. */
 #include "model/core/check.h"
 #include "parallel/comm/socket/hub.h"
 #include "parallel/comm/socket/tree.h"
@@ -26,7 +26,8 @@ static void use_tree(void)
 
 /* ---- ranks that have left -------------------------------------------------------------------- */
 
-/* Does something to rank 2 when all but one have left. Rank 6 is below it, rank 3 is not. */
+/* Sends rank 2 the signal `number` when all ranks but `last` have left. Rank 6 is below it, rank 3
+ * is not. */
 static void all_but_one_leave(Comm *world, int last, int number)
 {
     control_tree_wait(world);
@@ -51,7 +52,7 @@ static void an_interior_is_stopped_after_it_has_left(Comm *world, void *context)
     all_but_one_leave(world, 6, SIGSTOP);
 }
 
-/* Those below it have left, too, and wait for rank 0's last word. */
+/* The ranks below rank 2 have left, too, and wait for rank 0's last packet (PACKET_FAREWELL). */
 static void an_interior_is_stopped_after_all_below_have_left(Comm *world, void *context)
 {
     (void)context;
@@ -85,8 +86,9 @@ static void test_a_rank_that_has_left_still_forwards_packets_of_others(void **st
 
 /* ---- without rank 0 -------------------------------------------------------------------------- */
 
-/* Ranks 1 and 2 compute. Those below them wait, and say so. When rank 0 is killed in the end, ranks
- * 1 and 2 say that. */
+/* Rank 0 is stopped. Ranks 1 and 2 compute. The ranks below them wait, and their error messages say
+ * so. When the test kills rank 0 at the end, the messages of ranks 1 and 2 say that rank 0 has
+ * ended. */
 static void ranks_wait_below_those_that_compute(Comm *world, void *context)
 {
     (void)context;
@@ -97,8 +99,9 @@ static void ranks_wait_below_those_that_compute(Comm *world, void *context)
     comm_barrier(world);
 }
 
-/* Nobody allows rank 1 to say that it fails. Ranks 3 and 4, which are below it, end with it.
- * The others say that rank 0 has ended, when it is killed in the end. */
+/* Rank 0 is stopped, so no rank permits rank 1 to print its failure. Ranks 3 and 4, which are below
+ * rank 1, end together with it. When the test kills rank 0 at the end, the messages of the other
+ * ranks say that rank 0 has ended. */
 static void an_interior_fails(Comm *world, void *context)
 {
     (void)context;
@@ -110,8 +113,8 @@ static void an_interior_fails(Comm *world, void *context)
     pause();
 }
 
-/* The same of rank 3, whose parent is killed while it asks. Rank 10, which is below it, ends with
- * it. */
+/* Rank 3 fails. Rank 0 is stopped, and rank 3's parent, rank 1, is killed while rank 3 asks for
+ * permission to print. Rank 10, which is below rank 3, ends together with it. */
 static void one_fails_without_its_parent(Comm *world, void *context)
 {
     (void)context;
@@ -124,7 +127,7 @@ static void one_fails_without_its_parent(Comm *world, void *context)
     pause();
 }
 
-/* Some ranks are killed in the end, because rank 0 cannot end them. */
+/* The test kills some ranks at the end, because rank 0 cannot end them. */
 static void test_if_rank_0_is_lost_no_rank_waits_forever(void **state)
 {
     static const ProcessEnd waits = {"waits", ranks_wait_below_those_that_compute,

@@ -1,5 +1,5 @@
-/* test_socket_dumps.c -- a process that is asked for a dump of its flight recorders (dumps.h) lets
- * all ranks write one, whichever it is and however the ranks are connected. */
+/* test_socket_dumps.c -- if any process gets a request for a dump of the flight recorders
+ * (dumps.h), all ranks write one, however they are connected. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "model/core/dumps.h"
@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-/* The newest dump of each rank, and how many it has written. */
+/* [ranks] number of the newest dump that each rank has written, and how many it has written. */
 static struct {
     _Atomic int64_t newest, dumps;
 } * shared;
@@ -45,7 +45,8 @@ static void hold_signal(int rank)
     dumps_hold_signal();
 }
 
-/* Waits until this rank has written the dump, for ten seconds at most. */
+/* Waits until this rank has written the dump, for ten seconds at most. Returns whether it is the
+ * newest one. */
 static bool has_written(int rank, int64_t number)
 {
     double end = seconds_now() + 10;
@@ -54,8 +55,8 @@ static bool has_written(int rank, int64_t number)
     return atomic_load(&shared[rank].newest) == number;
 }
 
-/* Each rank in turn gets the signal, then all at once: these wishes are for the same dump, or for
- * few. */
+/* Each rank in turn gets the signal that requests a dump, then all get it at once. The requests at
+ * once are for the same dump, or for a few. */
 static void dump_in_turn(Comm *world, void *context)
 {
     int rank = world->rank;

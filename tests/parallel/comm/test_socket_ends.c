@@ -1,6 +1,6 @@
 /* test_socket_ends.c -- ranks that are processes: how the program ends when one of them is stopped,
- * killed, or ends too early, and that only the first failure speaks. What threads do, too, is
- * tested by the other files of this folder with TEST_RANKS=processes. */
+ * killed, or ends too early, and that only the first failure is printed. What processes and threads
+ * have in common is tested by the other files of this folder with TEST_RANKS=processes. */
 #include "model/core/check.h"
 #include "parallel/comm/socket/socket.h"
 #include "tests/support/device/late_device.h"
@@ -68,8 +68,8 @@ static void one_exits(Comm *world, void *context)
     comm_barrier(world);
 }
 
-/* The message decides the exit code, which all ranks end with. */
-static void one_is_refused(Comm *world, void *context)
+/* The text of the message ("Permission denied") decides the exit code, with which all ranks end. */
+static void one_has_no_permission(Comm *world, void *context)
 {
     (void)context;
     comm_barrier(world);
@@ -121,7 +121,7 @@ static void all_are_stopped(Comm *world, void *context)
     comm_barrier(world);
 }
 
-/* The handler of a signal that freezes a rank's own thread. Its service goes on. */
+/* The handler of a signal that freezes a rank's own thread. The rank's service thread continues. */
 static void freeze(int number)
 {
     (void)number;
@@ -145,7 +145,8 @@ static void receive(Comm *world)
     comm_receive(world, NULL, tensor_1d(x, I64, 1), 0);
 }
 
-/* What rank 1 waits for comes after it has frozen, so the two do not wait for each other. */
+/* The message for which rank 1 waits is sent after rank 1 has frozen. So the two ranks do not wait
+ * for each other: rank 1 is the cause. */
 static void one_freezes_in_a_receive(Comm *world, void *context)
 {
     (void)context;
@@ -161,7 +162,7 @@ static void one_freezes_in_a_barrier(Comm *world, void *context)
     comm_barrier(world);
 }
 
-/* Rank 0 leaves first, and the others go on without it. */
+/* Rank 0 leaves the world first. The others then make a call without it. */
 static void rank_0_leaves_first(Comm *world, void *context)
 {
     (void)context;
@@ -227,7 +228,7 @@ static const ProcessEnd ends[] = {
      EXIT_INPUT_OUTPUT,
      {"error[74] rank 3 dp 3: the disk is full\n"}},
     {"one is refused",
-     one_is_refused,
+     one_has_no_permission,
      3,
      0,
      EXIT_PERMISSION,
@@ -268,11 +269,13 @@ static void test_ranks_that_are_processes_end_with_one_code_and_one_message(void
 {
     (void)state;
     for (int i = 0; i < (int)(sizeof ends / sizeof *ends); i++)
-        for (int n = ends[i].timeout > 0 ? 1 : 5; n > 0; n--) /* which rank is first varies */
+        for (int n = ends[i].timeout > 0 ? 1 : 5; n > 0; n--) /* repeated, because it varies which
+                                                               * rank is first */
             process_expect_end(&ends[i], ends[i].code == 0 ? STOPPED : 0);
 }
 
-/* Rank 0 finds both deaths when it joins the world. */
+/* When rank 0 joins the world, the launcher has already reported that ranks 2 and 1 have died, in
+ * this order. */
 static void join_after_two_deaths(void *context)
 {
     char err[256];

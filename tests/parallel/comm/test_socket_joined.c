@@ -1,6 +1,7 @@
-/* test_socket_joined.c -- ranks that have joined over TCP: connections of strangers, and a world of
- * hundreds of ranks. How the program ends is in test_socket_joined_ends.c. What does not depend on
- * the links is tested by the other files of this folder with TEST_LINKS=tcp. */
+/* test_socket_joined.c -- ranks that have joined over TCP: connections of strangers (processes that
+ * are no ranks), and a world of hundreds of ranks. How the program ends is in
+ * test_socket_joined_ends.c. What does not depend on the links is tested by the other files of this
+ * folder with TEST_LINKS=tcp. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "parallel/comm/socket/world.h"
@@ -24,7 +25,7 @@ static void reduce(Comm *world)
 
 /* ---- strangers ------------------------------------------------------------------------------- */
 
-/* Connects to rank 0 as somebody who is no rank. */
+/* Connects to rank 0 as a stranger: a process that is no rank. */
 static int connect_to_rank_0(Comm *world)
 {
     struct sockaddr_storage address;
@@ -35,8 +36,9 @@ static int connect_to_rank_0(Comm *world)
     return fd;
 }
 
-/* A silent stranger, one that sends garbage, one that is half-open, one with another secret, and
- * one that is half-way. More come than rank 0 takes at once. */
+/* Connects to rank 0 as a stranger that, by kind, sends nothing (0), sends garbage (1), closes its
+ * direction (2), has another secret (3), or sends half a hello (4). run_beside_strangers makes more
+ * of these connections than rank 0 accepts at once. */
 static void come_as(Comm *world, int kind)
 {
     const unsigned char secret[SHA256_BYTES] = {1, 2, 3};
@@ -75,7 +77,8 @@ static void test_strangers_are_refused_and_delay_no_rank(void **state)
     assert_string_equal(wrong, "");
 }
 
-/* Strangers that stay are dropped after some seconds, while rank 0 waits for rank 2. */
+/* A stranger that stays connected and sends nothing is dropped after some seconds, while rank 0
+ * waits for rank 2. */
 static void wait_with_strangers(Comm *world, void *context)
 {
     (void)context;
@@ -103,7 +106,7 @@ static void test_silent_strangers_are_dropped_after_some_seconds(void **state)
 
 enum { MANY = 500, FEW = 80 };
 
-/* How many connections to other ranks this process has. */
+/* Returns how many connections to other ranks this process has. */
 static int connections(const Comm *world)
 {
     const SocketWorld *w = socket_group(world)->world;
@@ -113,7 +116,7 @@ static int connections(const Comm *world)
     return n;
 }
 
-/* How many of them it needs for meetings of the world. */
+/* Returns how many connections a rank needs for the meetings of the world. */
 static int connections_to_meet(const Comm *world)
 {
     TreePlace place = socket_tree_place(world->size, world->rank);
@@ -122,7 +125,7 @@ static int connections_to_meet(const Comm *world)
 
 static void check_small_collectives(Comm *world)
 {
-    enum { N = 300 }; /* so many that all ranks' do not fit in one meeting */
+    enum { N = 300 }; /* so many that the numbers of all ranks do not fit in one meeting */
     int64_t sum[N], n = world->size, *all = must_calloc((size_t)n, 3 * sizeof *all),
                     *part = all + n;
     for (int i = 0; i < N; i++)
@@ -187,7 +190,8 @@ static float input(int rank, int i)
     return 1.0f / (float)(1 + (i * 7 + rank * 1237) % 10007) - 3e-4f * (float)rank;
 }
 
-/* The first tensor travels over member 0, the second one is exchanged. */
+/* The first tensor is summed through member 0. The second one is larger, and the ranks exchange it
+ * directly. */
 static void sum_over_many(Comm *world, void *context)
 {
     static float all[EXCHANGED];

@@ -1,5 +1,5 @@
-/* test_socket_joined_ends.c -- ranks that have joined over TCP, without a launcher: who says that a
- * rank is lost, silent or cut off. */
+/* test_socket_joined_ends.c -- ranks that have joined over TCP, without a launcher: which rank
+ * prints that a rank is lost, silent or cut off. */
 #include "model/core/check.h"
 #include "parallel/comm/socket/hub.h"
 #include "parallel/comm/socket/world.h"
@@ -27,7 +27,7 @@ static void one_exits(Comm *world, void *context)
     comm_barrier(world);
 }
 
-/* Rank 1 asks whether it may say why it fails, and rank 0 is killed before it answers. */
+/* Rank 1 fails and asks for permission to print its error. Rank 0 is killed before it answers. */
 static void one_fails_while_rank_0_is_killed(Comm *world, void *context)
 {
     (void)context;
@@ -63,7 +63,7 @@ static void one_sends_garbage(Comm *world, void *context)
     pause();
 }
 
-/* Rank 1 reports what another rank cannot have reported, for example a group of no ranks. */
+/* Rank 1 sends a packet that no rank can send: a report about a group of no ranks. */
 static void one_sends_nonsense(Comm *world, void *context)
 {
     SocketGroupReport group = {.head = {.kind = PACKET_GROUP, .rank = 1}, .id = 9};
@@ -112,7 +112,7 @@ static void one_is_stopped(Comm *world, void *context)
     comm_barrier(world);
 }
 
-/* Nobody waits for it. */
+/* Rank 2 is stopped, and no rank waits for it. */
 static void one_is_stopped_while_all_compute(Comm *world, void *context)
 {
     (void)context;
@@ -121,7 +121,7 @@ static void one_is_stopped_while_all_compute(Comm *world, void *context)
     pause();
 }
 
-/* Its process runs, but it never comes. */
+/* The process of rank 1 runs, but the rank never arrives. */
 static void one_hangs(Comm *world, void *context)
 {
     (void)context;

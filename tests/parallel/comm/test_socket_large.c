@@ -1,5 +1,5 @@
-/* test_socket_large.c -- what rank 0's service thread does for 65,536 ranks that do not exist:
- * their reports are put into the table directly. */
+/* test_socket_large.c -- how rank 0's service thread handles the reports of 65,536 ranks. The ranks
+ * do not exist: the test puts their reports into the table directly. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "parallel/comm/socket/hub.h"
@@ -67,8 +67,8 @@ static void report_wait(SocketHub *hub, int rank, uint64_t group, bool waits, ui
     CHECK(socket_hub_take(hub, rank, &p), "rank %d", rank);
 }
 
-/* Every rank is in the world, in a group of neighbours and in one of ranks that are far apart, as
- * on a grid. All but one wait in the world. */
+/* Every rank is in the world's group, in a group of neighbouring ranks and in a group of ranks that
+ * are far apart, as on a grid. All ranks but one wait in the world's group. */
 static void report_all(SocketHub *hub)
 {
     const RankRun world = {.first = 0, .stride = 1, .count = RANKS};
@@ -112,7 +112,8 @@ static void test_rank_0_finds_the_one_of_65536_ranks_that_all_others_wait_for(vo
     if (seconds_now() - start > most + 2) fail_msg("%.1f s", seconds_now() - start);
 }
 
-/* All ranks but a few have left the world in order, and many still wait for the last answer. */
+/* All ranks but a few have left the world as they should, and many still wait for the last
+ * answer. */
 static void leave_in_order(void *context)
 {
     const RankRun world = {.first = 0, .stride = 1, .count = RANKS};

@@ -1,5 +1,5 @@
-/* test_socket_packets.c -- packets over streams that take and give a few bytes at a time, lengths
- * that make no sense, and what rank 0 accepts of other ranks. */
+/* test_socket_packets.c -- packets over streams that transfer a few bytes at a time, packets of
+ * invalid length, and which packets rank 0 accepts from other ranks. */
 #include "model/core/check.h"
 #include "parallel/comm/socket/hub.h"
 #include "tests/fuzz/fuzz_packets.h"
@@ -16,7 +16,7 @@
 
 typedef struct {
     int fd[2];
-    SocketStream stream; /* over fd[0]; the test writes to fd[1] and reads from it */
+    SocketStream stream; /* uses fd[0]; the test writes to fd[1] and reads from fd[1] */
 } Pair;
 
 static Pair make_pair(void)
@@ -59,8 +59,7 @@ static SocketPacket random_packet(unsigned *seed)
     return packet;
 }
 
-/* What is sent comes out at the other end in pieces of random lengths, as a network may pass it on.
- */
+/* Passes on some of what `from` has sent to `to`: a piece of random length, as a network may do. */
 static void pass_some(const Pair *from, const Pair *to, unsigned *seed)
 {
     char bytes[PACKET_BYTES];
@@ -76,7 +75,7 @@ static void test_packets_arrive_whole_and_in_order_however_they_are_split(void *
     int sent = 0, taken = 0, small = 1;
     SocketPacket next = random_packet(&seed), packet;
     (void)state;
-    /* So that the system takes parts of packets only. */
+    /* With so small a buffer the system accepts only parts of packets. */
     setsockopt(a.fd[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
     unsigned pieces = 2;
     while (taken < PACKETS) {
@@ -117,7 +116,8 @@ static void test_a_peer_that_sends_an_invalid_packet_counts_as_lost(void **state
         SocketPacket packet = {.head = bad[i].head};
         assert_int_equal(write(p.fd[1], &word, sizeof word), sizeof word);
         assert_int_equal(write(p.fd[1], &packet, sizeof packet), sizeof packet);
-        assert_true(socket_stream_take(&p.stream, &packet)); /* what came before still counts */
+        assert_true(socket_stream_take(&p.stream, &packet)); /* the valid packet before it is still
+                                                              * delivered */
         assert_false(socket_stream_take(&p.stream, &packet));
         if (!p.stream.lost) fail_msg("bad packet %d is accepted", (int)i);
         free_pair(&p);
@@ -143,7 +143,7 @@ static void test_an_incomplete_packet_is_not_delivered(void **state)
     free_pair(&p);
 }
 
-static void test_a_packet_is_being_sent_until_the_other_side_has_it(void **state)
+static void test_a_packet_counts_as_being_sent_until_the_other_side_has_it(void **state)
 {
     Pair p = make_pair();
     SocketWord word = socket_word(PACKET_ASK);
@@ -157,7 +157,7 @@ static void test_a_packet_is_being_sent_until_the_other_side_has_it(void **state
     free_pair(&p);
 }
 
-/* A receiver that is stopped costs nothing but what there is room for. */
+/* If a receiver is stopped, packets are queued only as long as there is room for a whole one. */
 static void test_a_packet_that_does_not_fit_is_refused_as_a_whole(void **state)
 {
     Pair p = make_pair();
@@ -191,7 +191,7 @@ static void test_altered_packets_do_not_damage_the_state_of_rank_0(void **state)
         size_t n = 0;
         for (int k = rand_r(&seed) % 8; k >= 0; k--) {
             SocketPacket p = random_packet(&seed);
-            if (p.head.kind == PACKET_GROUP) { /* one that is possible */
+            if (p.head.kind == PACKET_GROUP) { /* make it a report that a rank may send */
                 p.group.runs = 1;
                 p.group.size = 3;
                 p.group.member = 1;
@@ -241,18 +241,19 @@ static void test_rank_0_rejects_reports_that_no_rank_can_make(void **state)
     assert_true(socket_hub_take(hub, 3, &p));
     assert_int_equal(socket_hub_group(hub, 5)->known, 3);
     assert_int_equal(socket_members_find(&socket_hub_group(hub, 5)->members, 2), 2);
-    assert_false(socket_hub_take(hub, 2, &p)); /* rank 2 is another member */
+    assert_false(socket_hub_take(hub, 2, &p)); /* rank 2 is not the member that the report names */
     SocketPacket bad = p;
-    bad.group.size = 2; /* it has three */
+    bad.group.size = 2; /* the group has three members */
     assert_false(socket_hub_take(hub, 3, &bad));
-    static const int sizes[] = {-1, 0, 5}; /* of 4 ranks */
+    static const int sizes[] = {-1, 0, 5}; /* impossible in a world of 4 ranks */
     for (int i = 0; i < 3; i++) {
         bad = group_of(3, 0, members);
         bad.group.id = 6;
         bad.group.size = sizes[i];
         assert_false(socket_hub_take(hub, 1, &bad));
     }
-    const RankRun runs[] = {{.first = 2, .stride = 1, .count = 3}, /* rank 4 */
+    const RankRun runs[] = {{.first = 2, .stride = 1, .count = 3}, /* contains rank 4, which does
+                                                                    * not exist */
                             {.first = 1, .stride = 1, .count = 0},
                             {.first = -1, .stride = 1, .count = 2},
                             {.first = 0, .stride = INT32_MAX, .count = 3},
@@ -268,7 +269,7 @@ static void test_rank_0_rejects_reports_that_no_rank_can_make(void **state)
     assert_true(socket_hub_take(hub, 3, &bad));
     bad.report.wait.rank[0] = 4;
     assert_false(socket_hub_take(hub, 3, &bad));
-    bad.word = socket_word(PACKET_VERDICT); /* only rank 0 sends those */
+    bad.word = socket_word(PACKET_VERDICT); /* only rank 0 sends verdicts */
     assert_false(socket_hub_take(hub, 3, &bad));
     bad = (SocketPacket){.watched = {.head = {.kind = PACKET_WATCHED}, .calls = 2, .at = 1}};
     bad.watched.call = (WatchedCall){.rank = 3, .members = watched_members(members, 3)};
@@ -280,7 +281,8 @@ static void test_rank_0_rejects_reports_that_no_rank_can_make(void **state)
     socket_links_destroy(links);
 }
 
-/* Members that are too uneven for one packet come from member 0 in several. */
+/* If the ranks of a group are so unevenly spaced that one packet cannot hold the list, member 0
+ * sends it in several. */
 static void test_rank_0_learns_the_ranks_of_an_uneven_group_from_several_packets(void **state)
 {
     enum { RANKS = 2000, SIZE = 600 };
@@ -342,7 +344,7 @@ int main(void)
         cmocka_unit_test(test_packets_arrive_whole_and_in_order_however_they_are_split),
         cmocka_unit_test(test_a_peer_that_sends_an_invalid_packet_counts_as_lost),
         cmocka_unit_test(test_an_incomplete_packet_is_not_delivered),
-        cmocka_unit_test(test_a_packet_is_being_sent_until_the_other_side_has_it),
+        cmocka_unit_test(test_a_packet_counts_as_being_sent_until_the_other_side_has_it),
         cmocka_unit_test(test_a_packet_that_does_not_fit_is_refused_as_a_whole),
         cmocka_unit_test(test_altered_packets_do_not_damage_the_state_of_rank_0),
         cmocka_unit_test(test_rank_0_rejects_reports_that_no_rank_can_make),

@@ -1,5 +1,5 @@
-/* test_socket_relay.c -- what one rank of a tree of control packets passes on, to whom, and when:
- * called without its thread, with a test at the other end of each connection. */
+/* test_socket_relay.c -- which control packets a rank of the control tree forwards, to which ranks,
+ * and when. Its thread does not run: the test holds the other end of each connection. */
 #include "model/core/check.h"
 #include "model/core/clock.h"
 #include "parallel/comm/socket/service.h"
@@ -23,7 +23,7 @@ typedef struct {
     SocketService service;
     SocketLinks links;
     int parent[WORLD], star[2][WORLD];
-    SocketStream end[ENDS]; /* the test's */
+    SocketStream end[ENDS]; /* the test's ends of the connections */
 } Fixture;
 
 /* Returns the rank's end of a new connection; the other one is the test's. */
@@ -73,7 +73,7 @@ static void close_fixture(Fixture *f)
     free(f);
 }
 
-/* Lets the rank take the tree: rank 0 closes the star. */
+/* Makes the rank switch to the tree: the test, as rank 0, closes the star's connection. */
 static void use_tree(Fixture *f)
 {
     SocketPacket packet;
@@ -85,7 +85,7 @@ static void use_tree(Fixture *f)
     assert_false(socket_stream_take(&f->service.zero, &packet));
     socket_relay_serve(&f->service);
     assert_int_equal(f->service.relay.up, UP_TREE);
-    for (int i = TO_PARENT; i < ENDS; i++) /* what shows that the rank lives */
+    for (int i = TO_PARENT; i < ENDS; i++) /* discard the signs of life */
         while (socket_stream_take(&f->end[i], &packet))
             assert_int_equal(packet.head.kind, PACKET_ALIVE);
 }
@@ -102,7 +102,7 @@ static bool takes(Fixture *f, int end, SocketPacket *packet)
     return socket_stream_take(&f->end[end], packet);
 }
 
-/* The next packet at this end is of this kind and rank. */
+/* Receives the next packet at this end, which must be of this kind and rank. Returns it. */
 static SocketWord expect_word(Fixture *f, int end, SocketPacketKind kind, int rank)
 {
     SocketPacket packet;
@@ -140,7 +140,7 @@ static void test_a_rank_uses_the_tree_once_rank_0_has_closed_its_star_connection
     s->relay.suspect = 1;
     socket_relay_serve(s);
     assert_int_equal(s->relay.up, UP_STAR);
-    assert_int_equal(socket_relay_suspect(s), 0); /* the parent says nothing yet */
+    assert_int_equal(socket_relay_suspect(s), 0); /* the rank does not depend on its parent yet */
     assert_true(socket_relay_put(s, &claim));
     expect_word(f, TO_STAR, PACKET_CLAIM, SELF);
     socket_relay_stands(s);
@@ -178,7 +178,7 @@ static void test_a_child_may_send_packets_only_of_itself_and_ranks_below_it(void
     assert_int_equal(lost.rank, 8);
     assert_int_equal(lost.code, EXIT_PEER_LOST);
     socket_relay_serve(&f->service);
-    expect_nothing(f, TO_PARENT); /* it is said once */
+    expect_nothing(f, TO_PARENT); /* the loss is reported only once */
     close_fixture(f);
 }
 
@@ -283,7 +283,7 @@ static void test_packets_from_the_parent_reach_the_ranks_they_are_addressed_to(v
     }
 }
 
-/* A child that reads nothing gets no second question, but every word that comes once. */
+/* A child that reads nothing gets no further question, but packets that are sent only once. */
 static void test_an_unsent_question_holds_back_further_questions_but_no_verdict(void **state)
 {
     (void)state;
@@ -316,7 +316,7 @@ static void test_the_end_of_this_rank_is_reported_to_all_ranks_below_it(void **s
     close_fixture(f);
 }
 
-/* At the end of the program a rank waits until its children have ended, but not for ever. */
+/* At the end a rank waits until its children have ended, but for at most a second. */
 static void test_at_the_end_a_rank_waits_for_its_children_but_not_forever(void **state)
 {
     (void)state;
@@ -324,7 +324,7 @@ static void test_at_the_end_a_rank_waits_for_its_children_but_not_forever(void *
         Fixture *f = open_fixture();
         const SocketWord late = word_of(PACKET_ALIVE, 7);
         use_tree(f);
-        assert_true(socket_stream_put(&f->end[TO_7], &late)); /* nobody needs it any more */
+        assert_true(socket_stream_put(&f->end[TO_7], &late)); /* must not disturb the end */
         for (int end = TO_7 + open; end <= TO_8; end++) {
             close(f->end[end].fd);
             f->end[end].fd = -1;
@@ -347,9 +347,9 @@ static void test_a_sign_of_life_tells_children_which_rank_above_is_silent(void *
         int suspect, named;
     } rows[] = {
         {0, 0, -1, -1},
-        {0, TIMEOUT, -1, -1},     /* rank 0 was heard, so nobody is in its way */
+        {0, TIMEOUT, -1, -1},     /* rank 0 was heard, so no rank above is named */
         {TIMEOUT, TIMEOUT, 1, 1}, /* the parent is silent */
-        {TIMEOUT, 0, 1, 1},       /* the parent suspects another */
+        {TIMEOUT, 0, 1, 1},       /* the parent has reported this suspect */
         {TIMEOUT, 0, -1, -1},     /* rank 0 itself is silent */
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -362,13 +362,13 @@ static void test_a_sign_of_life_tells_children_which_rank_above_is_silent(void *
         socket_relay_serve(&f->service);
         assert_int_equal(expect_word(f, TO_7, PACKET_ALIVE, 7).rank, rows[i].named);
         assert_int_equal(expect_word(f, TO_8, PACKET_ALIVE, 8).rank, rows[i].named);
-        socket_relay_serve(&f->service); /* not twice within a heartbeat */
+        socket_relay_serve(&f->service); /* no second sign of life within a heartbeat */
         expect_nothing(f, TO_7);
         close_fixture(f);
     }
 }
 
-/* A rank that has left reports nothing any more, but rank 0 must hear that it carries others. */
+/* A rank that has left sends no reports, but rank 0 must know that it still forwards packets. */
 static void test_a_rank_that_has_left_still_tells_rank_0_that_it_is_alive(void **state)
 {
     (void)state;

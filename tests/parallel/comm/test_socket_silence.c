@@ -1,5 +1,5 @@
-/* test_socket_silence.c -- ranks that are processes, when nobody answers: rank 0 is stopped, a rank
- * never leaves, or a connection cannot be made. */
+/* test_socket_silence.c -- what ranks that are processes do if they get no answer: rank 0 is
+ * stopped, a rank never leaves, or a connection cannot be made. */
 #include "model/core/check.h"
 #include "parallel/comm/socket/hub.h"
 #include "parallel/comm/socket/world.h"
@@ -43,7 +43,7 @@ static void one_fails_while_rank_0_is_stopped(Comm *world, void *context)
     pause();
 }
 
-/* Rank 0 has no room for the last report of rank 1. */
+/* Rank 0 is stopped, and the connection to it is full, so rank 1 cannot send its last report. */
 static void one_leaves_while_rank_0_is_stopped(Comm *world, void *context)
 {
     const SocketLinks *links = socket_group(world)->world->links;
@@ -68,8 +68,7 @@ static void one_computes_while_rank_0_is_stopped(Comm *world, void *context)
     comm_barrier(world);
 }
 
-/* On a busy machine, rank 0's process runs for a short time only, again and again. It is not
- * silent. */
+/* Rank 0's process runs for short times only, as on a busy machine. It must not count as silent. */
 static void one_waits_while_rank_0_is_slow(Comm *world, void *context)
 {
     (void)context;
@@ -93,7 +92,7 @@ static void others_never_leave(Comm *world, void *context)
     if (world->rank == 2) pause();
 }
 
-/* Each rank takes less than the timeout after the one before. */
+/* Each rank leaves less than the timeout after the one before. */
 static void others_leave_one_by_one(Comm *world, void *context)
 {
     (void)context;
@@ -109,13 +108,14 @@ static void one_cannot_accept(Comm *world, void *context)
     struct rlimit limit;
     (void)context;
     getrlimit(RLIMIT_NOFILE, &limit);
-    limit.rlim_cur = (rlim_t)fcntl(0, F_DUPFD_CLOEXEC, 0); /* the lowest that is free */
+    limit.rlim_cur = (rlim_t)fcntl(0, F_DUPFD_CLOEXEC, 0); /* the lowest free descriptor */
     close((int)limit.rlim_cur);
     if (world->rank == 0) setrlimit(RLIMIT_NOFILE, &limit);
     comm_barrier(world);
 }
 
-/* Makes connections to rank 0 that say nothing, until it has room for no more or for `most`. */
+/* Makes up to `most` connections to rank 0 that send nothing, as long as rank 0 has room for
+ * them. */
 static void connect_to_rank_0(Comm *world, int most)
 {
     struct sockaddr_storage address;
@@ -126,7 +126,7 @@ static void connect_to_rank_0(Comm *world, int most)
     }
 }
 
-/* So many others wait to be accepted by rank 0 that rank 1 cannot connect. */
+/* So many other connections wait until rank 0 accepts them that rank 1 cannot connect. */
 static void one_cannot_connect(Comm *world, void *context)
 {
     (void)context;
@@ -142,7 +142,8 @@ static double processor_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* For a while, rank 0 has as many strangers as it takes, and more wait. It does not spin. */
+/* For a while, rank 0 has as many strangers (connections that have proven nothing) as it accepts,
+ * and more wait. It must not poll in a busy loop. */
 static void strangers_wait(Comm *world, void *context)
 {
     enum { COME = STRANGERS + 16, MICROSECONDS = 800000 };

@@ -1,6 +1,6 @@
-/* test_socket_tree.c -- meetings of large groups of process ranks over a tree: who is whose child,
- * what each process sends, and how the program ends. The tests of this folder run with
- * TEST_FAN_OUT=2, too, and their results are the same. */
+/* test_socket_tree.c -- meetings of large groups of process ranks over a tree: which member is
+ * whose child, how much each process sends and receives, and how the program ends. The tests of
+ * this folder run with TEST_FAN_OUT=2, too, and their results are the same. */
 #include "model/core/check.h"
 #include "parallel/comm/socket/tree.h"
 #include "parallel/comm/socket/world.h"
@@ -73,7 +73,8 @@ static void test_small_groups_use_a_star_around_member_0(void **state)
     assert_true(socket_tree_is_deep(TREE_FAN_OUT + 2));
 }
 
-/* A meeting in which each member contributes so many bytes, and as many are the answer. */
+/* Counts the connections, messages and bytes of a meeting to which each member contributes EACH
+ * bytes. */
 static void test_connections_and_messages_of_a_process_in_a_tree_are_bounded(void **state)
 {
     enum { EACH = 16 };
@@ -96,8 +97,8 @@ static void test_connections_and_messages_of_a_process_in_a_tree_are_bounded(voi
                 received = (int64_t)(at.end - member - 1) * EACH;
         }
         assert_true(connections <= TREE_FAN_OUT + 1);
-        assert_int_equal(levels, worlds[w].levels); /* rounds up, and as many down */
-        assert_int_equal(messages, size - 1);       /* and as many down */
+        assert_int_equal(levels, worlds[w].levels); /* rounds up; there are as many rounds down */
+        assert_int_equal(messages, size - 1);       /* messages up; there are as many down */
         assert_true(received <= LARGE_MEETING_BYTES);
     }
 }
@@ -113,7 +114,8 @@ static int other_machines(const int *parent, const int *machine, int ranks, int 
     return n;
 }
 
-/* Checks where a rank stands, and the way from rank 0 to it. Returns its level. */
+/* Checks a rank's place in the control tree, and the path from the rank up to rank 0. Returns its
+ * level. */
 static int check_way(const int *parent, const int *machine, int rank)
 {
     int level = 0, lowest = 0;
@@ -129,7 +131,8 @@ static int check_way(const int *parent, const int *machine, int rank)
     return level;
 }
 
-/* Draws a world of several machines with random numbers, on which the ranks lie in any order. */
+/* Makes a world of several machines with random numbers, over which the ranks are distributed at
+ * random. Returns the number of machines. */
 static int random_machines(unsigned *seed, int ranks, int *machine)
 {
     int machines = 1 + rand_r(seed) % ranks, shift = rand_r(seed) % ranks, count = 0;
@@ -176,7 +179,8 @@ static void test_the_control_tree_connects_all_ranks_however_machines_are_number
 static void test_the_control_tree_of_65536_ranks_has_at_most_4_levels(void **state)
 {
     const struct {
-        int on_each, levels; /* ranks on each machine; between rank 0 and the farthest rank */
+        int on_each, levels; /* on_each: ranks on each machine; levels: levels between rank 0 and
+                              * the farthest rank */
     } worlds[] = {{1, 3}, {8, 4}, {128, 3}, {1024, 1}};
     int *machine = must_calloc(COMM_MAX_RANKS, 2 * sizeof *machine),
         *parent = machine + COMM_MAX_RANKS;
@@ -206,7 +210,7 @@ enum { RANKS = 7, FAN_OUT = 2 };
 
 static int64_t x[8];
 
-/* The ranks of `odd` sum two numbers instead of one. */
+/* Sums a number over all ranks. The ranks in the bit set `odd` wrongly sum two numbers. */
 static void sum(Comm *world, unsigned odd)
 {
     comm_barrier(world);
@@ -249,11 +253,11 @@ static void roots_differ(Comm *world, void *context)
     comm_broadcast(world, NULL, tensor_1d(x, I64, 1), world->rank == 6 ? 6 : 2);
 }
 
-/* Rank 1 passes the answer on so many seconds after the barrier is over for rank 0. */
+/* A barrier in which rank 1 waits `seconds` before it forwards the answer to the ranks below it. */
 static void barrier_with_delay(Comm *comm, double seconds)
 {
     Tensor none = {0};
-    comm_barrier(comm); /* it is connected with its parent now */
+    comm_barrier(comm); /* now rank 1 is connected with its parent */
     if (comm->rank != 1) {
         comm_barrier(comm);
         return;
@@ -266,7 +270,7 @@ static void barrier_with_delay(Comm *comm, double seconds)
     socket_part(comm);
 }
 
-/* Rank 0 leaves the group while its answer has not come to ranks 2 and 3 yet. */
+/* Rank 0 leaves the group before its answer has reached ranks 2 and 3. */
 static void an_answer_is_late(Comm *world, void *context)
 {
     (void)context;
@@ -282,7 +286,7 @@ static void an_answer_is_never_passed_on(Comm *world, void *context)
     pause();
 }
 
-/* Rank 4 ends while rank 5 waits for its answer. */
+/* Rank 4's process is killed while rank 5 waits for rank 4 to forward the answer. */
 static void a_rank_leaves_with_an_answer(Comm *world, void *context)
 {
     (void)context;
@@ -346,13 +350,13 @@ static void expect_ends(ProcessLinks links)
     socket_tree_set_fan_out(0);
 }
 
-static void test_different_calls_and_missing_answers_in_a_tree_end_the_program(void **state)
+static void test_calls_that_differ_or_get_no_answer_in_a_tree_end_the_program(void **state)
 {
     (void)state;
     expect_ends(LINKS_IPV4);
 }
 
-static void test_different_calls_in_a_star_end_the_program(void **state)
+static void test_ranks_whose_calls_differ_in_a_star_end_the_program(void **state)
 {
     (void)state;
     process_links_choose(LINKS_IPV4);
@@ -360,7 +364,7 @@ static void test_different_calls_in_a_star_end_the_program(void **state)
         process_expect_end(&ends[i], 1);
 }
 
-static void test_different_calls_and_missing_answers_over_local_sockets_end_a_program(void **state)
+static void test_calls_that_differ_or_get_no_answer_over_local_sockets_end_a_run(void **state)
 {
     (void)state;
     expect_ends(LINKS_LOCAL);
@@ -374,9 +378,9 @@ int main(void)
         cmocka_unit_test(test_connections_and_messages_of_a_process_in_a_tree_are_bounded),
         cmocka_unit_test(test_the_control_tree_connects_all_ranks_however_machines_are_numbered),
         cmocka_unit_test(test_the_control_tree_of_65536_ranks_has_at_most_4_levels),
-        cmocka_unit_test(test_different_calls_and_missing_answers_in_a_tree_end_the_program),
-        cmocka_unit_test(test_different_calls_in_a_star_end_the_program),
-        cmocka_unit_test(test_different_calls_and_missing_answers_over_local_sockets_end_a_program),
+        cmocka_unit_test(test_calls_that_differ_or_get_no_answer_in_a_tree_end_the_program),
+        cmocka_unit_test(test_ranks_whose_calls_differ_in_a_star_end_the_program),
+        cmocka_unit_test(test_calls_that_differ_or_get_no_answer_over_local_sockets_end_a_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

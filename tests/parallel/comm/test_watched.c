@@ -16,7 +16,8 @@
 
 /* Seconds; a deadline that must not be reached, and one that must. */
 static const double LONG = 60, SHORT = 0.4;
-/* Seconds for which nobody reads the console, and bytes that are more than it holds. */
+/* UNREAD: seconds for which nobody reads the console. PRINTED: more bytes than the console
+ * holds. */
 static const double UNREAD = 1;
 enum { PRINTED = 1 << 20 };
 
@@ -34,7 +35,7 @@ static bool describe(WatchedGroup *group, int64_t number, char *text, size_t n)
 }
 
 /* Publishes this rank's end of a group of the ranks first to last, in which it has begun, reached
- * and finished so many calls. */
+ * and finished these numbers of calls. */
 static void publish(Group *g, const Comm *world, const char *name, int first, int last, int begun,
                     int reached, int finished, double timeout)
 {
@@ -51,7 +52,8 @@ static void publish(Group *g, const Comm *world, const char *name, int first, in
     watched_add(&g->watched);
 }
 
-/* Looks at the devices for so many seconds, as a transport does. They make no progress. */
+/* For this many seconds, counts looks at the devices, as a transport does. The devices make no
+ * progress. */
 static void look(Group *g, double seconds)
 {
     for (int i = 0; i < (int)(100 * seconds); i++) {
@@ -103,7 +105,7 @@ static void chain(Comm *world, void *context)
     look(g, LONG);
 }
 
-/* All have come, but the process of rank 1 has been stopped since. */
+/* All ranks have reached the call, but then rank 1's process is stopped. */
 static void one_is_stopped(Comm *world, void *context)
 {
     Group g[2] = {0};
@@ -125,8 +127,8 @@ static void rank_0_is_stopped(Comm *world, void *context)
     look(g, LONG);
 }
 
-/* Rank 0's host waits for rank 1, which is in a call of a watched group. Its deadline comes later
- * than that of the host's wait, but names the cause. */
+/* Rank 0's host waits for rank 1, which is in a call of a watched group. That call's deadline is
+ * later than the deadline of the host's wait, but its message names the cause. */
 static void a_host_waits_for_one_in_a_call(Comm *world, void *context)
 {
     Group g[2] = {0};
@@ -170,8 +172,8 @@ static void host_device(Comm *world, void *context)
     look(g, LONG);
 }
 
-/* Rank 0's device waits for the host of rank 1, which waits for the host of rank 0. That one does
- * something else. */
+/* Rank 0's device waits for the host of rank 1, which waits for the host of rank 0. The host of
+ * rank 0 does something else. */
 static void back_to_the_first(Comm *world, void *context)
 {
     Group g[2] = {0};
@@ -273,7 +275,7 @@ static void test_rank_0_ends_the_program_and_names_the_rank_that_others_wait_for
 
 /* ---- no end ---------------------------------------------------------------------------------- */
 
-/* A call without a limit; calls that end, one after the other; and a group that is closed in a
+/* A call without a limit; calls that end one after the other; and a group that is closed during a
  * call. */
 static void none_is_late(Comm *world, void *context)
 {
@@ -334,7 +336,7 @@ static void hosts_wait_for_rank_0_which_prints(Comm *world, void *context)
     comm_barrier(world);
 }
 
-static void test_hosts_outwait_their_timeout_while_rank_0s_console_is_blocked(void **state)
+static void test_hosts_may_exceed_their_timeout_while_rank_0s_console_is_blocked(void **state)
 {
     const RankEnd end = {"console, hosts", hosts_wait_for_rank_0_which_prints, 4, 0, {"\n0"}};
     int said;
@@ -346,7 +348,7 @@ static void test_hosts_outwait_their_timeout_while_rank_0s_console_is_blocked(vo
 
 /* ---- one process ----------------------------------------------------------------------------- */
 
-/* Without looks it is not known whether the call has ended. */
+/* Without looks at the device it is not known whether the call has ended. */
 static void test_a_call_may_take_30_s_longer_while_its_transport_is_stuck(void **state)
 {
     Group g;
@@ -357,7 +359,8 @@ static void test_a_call_may_take_30_s_longer_while_its_transport_is_stuck(void *
     assert_null(watched_pass(31.5));
     assert_ptr_equal(watched_pass(1), &g.watched);
     g.watched.looks++;
-    assert_ptr_equal(watched_pass(0), &g.watched); /* it has looked, and the call has not ended */
+    assert_ptr_equal(watched_pass(0), &g.watched); /* the transport has looked again, and the call
+                                                    * has not ended */
     g.watched.finished++;
     assert_null(watched_pass(0));
     g.watched.begun++;
@@ -379,7 +382,7 @@ int main(void)
         cmocka_unit_test(test_rank_0_ends_the_program_and_names_the_rank_that_others_wait_for),
         cmocka_unit_test(test_progress_and_calls_without_a_limit_do_not_end_the_program),
         cmocka_unit_test(test_time_does_not_count_while_rank_0s_console_is_blocked),
-        cmocka_unit_test(test_hosts_outwait_their_timeout_while_rank_0s_console_is_blocked),
+        cmocka_unit_test(test_hosts_may_exceed_their_timeout_while_rank_0s_console_is_blocked),
         cmocka_unit_test(test_a_call_may_take_30_s_longer_while_its_transport_is_stuck),
     };
     setenv("TEST_RANKS", "processes", 1);
