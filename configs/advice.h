@@ -21,8 +21,8 @@ void config_taken_free(ConfigTaken *taken, int n);
 /* Returns the kernels that cuda.attention "auto" selects on this device. */
 AttentionKernels config_attention_auto(DeviceFacts device);
 
-/* Adds to `more` the keys of the model's size and of the run's length that the config does not
- * give, with the values used for them, so that the user can change them. */
+/* Adds to `more`, as "KEY=VALUE", the keys of the model's size and of the run's length that the
+ * config does not give, with the values used for them, so that the user can change them. */
 void config_add_open(const Config *config, StringList *more);
 
 /* Returns the number of ranks that the command line of a run must give: config->world, or the ranks
@@ -38,8 +38,8 @@ char *config_options(int n_sets, const char *const *sets, int64_t ranks);
  * that the errors suggest. Returns NULL if an error suggests none, or if the user must choose. The
  * caller frees.
  *
- * Stores the config that is loaded with the options in *mended, and its notices in *report, unless
- * these are NULL. */
+ * If it returns options and `mended` is not NULL, it stores the config that is loaded with them in
+ * *mended, and the notices about that config in *report. */
 char *config_remedy(const char *path, int n_sets, const char *const *sets,
                     const ConfigContext *context, const Config **mended, ConfigReport *report);
 

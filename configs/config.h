@@ -85,7 +85,7 @@ struct Config {
         int64_t stop_interval; /* every so many steps, ranks agree whether to stop; 0: automatic */
         char *rendezvous, *interface, *secret_file; /* for a launcher's ranks; NULL: none */
         struct {
-            /* maximum thread blocks of a call of each group on a GPU; 0: NCCL decides */
+            /* per group of ranks: the most thread blocks of one call on a GPU; 0: NCCL decides */
             int64_t pp_max_ctas, dp_max_ctas, replicate_max_ctas, tp_max_ctas, kv_max_ctas,
                 tie_max_ctas;
         } nccl;
@@ -112,7 +112,7 @@ struct Config {
     double max_time; /* seconds after each start until the run stops (exit code 85); 0: no limit */
     int64_t steps_per_print;
     bool wall_clock_breakdown, memory_breakdown, dump_state;
-    /* this many non-finite steps in a row end the run (exit code 88) */
+    /* this many steps in a row with non-finite gradients end the run (exit code 88) */
     int64_t max_consecutive_skipped_steps;
     HealthConfig health;
     double memory_margin; /* share of a memory that ./train plan keeps free */
@@ -183,8 +183,8 @@ struct Config {
     struct {
         int64_t stage;       /* ZeRO stage, 0 to 3 */
         bool reduce_scatter; /* false: gradients are all-reduced at every stage */
-        /* Consecutive units (see model/param) are communicated in one group of collectives until
-         * the group has this many elements. A larger unit gets a group of its own. */
+        /* Consecutive units (parameters of one layer) are communicated in one group of collectives
+         * until the group has this many elements. A larger unit gets its own group. */
         int64_t reduce_bucket_size, allgather_bucket_size;
         /* default: true at stage 3 and where each rank has a GPU of its own, else false */
         bool overlap_comm;
@@ -237,11 +237,11 @@ struct Config {
     struct {
         bool json; /* print JSON lines on the console */
     } logging;
-    int64_t world; /* number of ranks the config was read for; 0: not known */
-    char *path;    /* the config file as given on the command line; "" if there was none */
-    char *name;    /* the run's name: the file name without folder and extension */
-    bool foreign;  /* the file has no section "model": it was written for another program */
-    bool settled;  /* its vocabulary sizes are those of the data; before that, they may be limits */
+    int64_t world;    /* number of ranks the config was read for; 0: not known */
+    char *path;       /* the config file as given on the command line; "" if there was none */
+    char *name;       /* the run's name: the file name without folder and extension */
+    bool foreign;     /* the file has no section "model": it was written for another program */
+    bool settled;     /* true: vocabulary sizes are those of the data; false: they may be limits */
     void *provenance; /* the origin of every value; owned, read with config_origin */
 };
 
@@ -346,7 +346,7 @@ typedef struct {
      * it if they are not given, because its earlier steps were computed with them. */
     const Config *run;
     /* The run is only read, not trained: if the devices lack the attention kernels that it was
-     * trained with, and no --set asks for them, it uses the portable ones. */
+     * trained with, and no --set asks for them, the portable ones are used. */
     bool opened;
 } ConfigFacts;
 /* Returns the config with these facts added; the origin of a value that is set here is "derived".

@@ -20,7 +20,8 @@ typedef struct {
     /* a loss is a spike if it is this many deviations above the median of the losses before it; 0:
      * no loss is */
     double spike_deviations;
-    int64_t max_rollbacks; /* instead of a further rollback, the run ends (exit code 88) */
+    /* after this many rollbacks, the run ends instead of rolling back again (exit code 88) */
+    int64_t max_rollbacks;
 } HealthConfig;
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_ADAM, OPTIMIZER_SGD } OptimizerType;
 typedef enum {
@@ -68,7 +69,8 @@ typedef struct {
 /* Limits of eval.sets: the bytes of a name, so that a console line has room for it, and the number
  * of sets. */
 enum { EVAL_SET_NAME_MOST = 20, EVAL_SETS_MOST = 32 };
-/* A further validation set. Either `text` or `shards` (token files) is empty. */
+/* A validation set in addition to the main one. Exactly one of `text` and `shards` (token files) is
+ * empty. */
 typedef struct {
     char *name;
     StringList text, shards;

@@ -54,7 +54,7 @@ typedef struct {
     struct {
         double share, length;
     } attention_forward, attention_backward;
-    double collective; /* seconds of overhead per collective or message, beyond hops and bytes */
+    double collective; /* seconds per collective or message, in addition to hops and bytes */
     LinkSpeed inside, between;
     int devices_per_node; /* for CPUs: the most ranks on a node, such as its number of cores */
     int nics_per_node;
@@ -94,7 +94,7 @@ typedef struct {
 } HardwareLimits;
 /* Returns the limits of a key whose value is a number, such as "launch". */
 HardwareLimits hardware_limits(const char *key, bool cuda);
-/* Returns the number of this key. */
+/* Returns the value of this key, which must be a number. */
 double hardware_number(const Hardware *hardware, const char *key);
 /* Clamps each measured number to the limits of its key, before hardware_print. */
 void hardware_limit(Hardware *hardware);

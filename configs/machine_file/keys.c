@@ -61,8 +61,8 @@ const MachineKey machine_key[MACHINE_KEYS] = {
  * product_edge: at most one tile, 256, in each dimension; on a CPU it is a few rows per thread.
  * memory_efficiency: a one-pass kernel reaches nine tenths of the memory bandwidth, and a kernel
  * that reads its rows twice half of it. launch: an empty kernel takes 1.5 us or more; programs that
- * launch many small kernels for each of our ops take up to six times that. host_bandwidth: every
- * GPU has a link to its host. */
+ * launch many small kernels for one op of this program take up to six times that. host_bandwidth:
+ * every GPU has a link to its host. */
 static const struct {
     const char *key;
     HardwareLimits limits;

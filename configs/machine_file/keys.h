@@ -23,7 +23,7 @@ extern const MachineKey machine_key[MACHINE_KEYS];
 
 /* Returns the row of a key, or -1. */
 int machine_key_find(const char *name);
-/* Returns the number of a key. */
+/* Returns the value of a key, which must be a number. */
 double machine_key_number(const Hardware *hardware, const MachineKey *key);
 /* Returns the limits of a number on a GPU or a CPU. */
 HardwareLimits machine_key_limits(const MachineKey *key, bool cuda);

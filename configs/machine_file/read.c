@@ -18,7 +18,7 @@ typedef struct {
     const char *path;
     Json json;
     Hardware *hardware;
-    /* 1 + the node of the key's value or source; 0: none */
+    /* per key: 1 + the number of the JSON node of its value, or of its source; 0: it has none */
     int given[MACHINE_KEYS], source[MACHINE_KEYS];
     struct {
         size_t at;
@@ -110,8 +110,9 @@ static void set_value(Reading *r, const MachineKey *key, int node)
     }
 }
 
-/* Reports a key that does not exist, or that occurs twice in the object `parent`. Returns whether
- * it reported an error. */
+/* Reports a key that does not exist, or that occurs twice in the object `parent`. `row`: the key's
+ * row in the table, or -1; `sources`: `parent` is the object `sources`. Returns whether it reported
+ * an error. */
 static bool is_mistaken(Reading *r, int parent, int node, int row, bool sources)
 {
     const JsonNode *at = &r->json.node[node];
@@ -201,7 +202,7 @@ static void find_missing_sources(Reading *r, int sources)
                     machine_key[row].name, machine_key[row].name);
 }
 
-/* Returns the offset of the value of a key that is given. */
+/* Returns the offset, in the file's text, of the value of a key that is given. */
 static size_t place_of(const Reading *r, const char *key)
 {
     return value_at(r, r->given[machine_key_find(key)] - 1);
@@ -314,7 +315,7 @@ static int by_place(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Prints the mistakes, sorted by position, one on each line, and frees them. */
+/* Writes the mistakes to `err`, sorted by position, one on each line, and frees them. */
 static void print_mistakes(Reading *r, char *err, size_t n)
 {
     char *text, *path = utf8_line(r->path);

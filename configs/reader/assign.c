@@ -33,9 +33,9 @@ void walk_join(char out[PATH_SIZE], const char *prefix, const char *key)
 
 static void assign_members(const Walk *w, int node, const char *path);
 
-/* Records the position of a key, and reports an error if the document gives the key twice under two
- * spellings: with dots in its name and as a nested section. (refuse_duplicates finds keys that are
- * spelt identically.) */
+/* Records the position and value of a key in load->seen[number], and reports an error if the
+ * document gives the key twice under two spellings: with dots in its name and as a nested section.
+ * (refuse_duplicates finds keys that are spelt identically.) */
 static void note_place(const Walk *w, int node, const char *path, int number)
 {
     ConfigPlace *seen = &w->load->seen[number].place, here = walk_key(w, node);
@@ -256,8 +256,8 @@ void assign_document(Load *load, Json *json)
         return;
     }
     refuse_duplicates(&w, 0, "");
-    /* This is set before any key is read, because values that a stored config leaves out are
-     * derived for its own number of ranks. */
+    /* The number of ranks is set before any key is read, because values that a stored config leaves
+     * out are derived for its own number of ranks. */
     if (load->context.stored || (load->context.resumed && load->context.world == 0))
         load->context.world = printed_world(json);
     load->foreign = lacks_model(json);
@@ -280,8 +280,8 @@ static bool read_set_value(Load *load, ConfigPlace at, const char *key, const ch
     bool read = json_parse(json, value, strlen(value), err, sizeof err, &where);
     if (read && !(wants_string && !cJSON_IsString(json->root) && !cJSON_IsNull(json->root)))
         return true;
-    /* The value is valid JSON except for a number too large for a double. Read as a string, it
-     * would be refused with the wrong reason. */
+    /* true: the value is valid JSON except for a number too large for a double. Read as a string,
+     * it would be refused with the wrong reason. */
     bool beyond = !read && json->root != NULL && row >= 0 && !wants_string &&
                   option_table[row].type != OPTION_STRINGS;
     json_free(json);

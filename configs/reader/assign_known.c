@@ -17,7 +17,7 @@ static bool is_of_others(const Walk *w, const char *path)
            !suggest_sibling(path, NULL, &near);
 }
 
-/* Returns whether the object that contains this value also has a key of this name. */
+/* Returns whether the object whose first member is `item` has a key of this name. */
 static bool has_sibling(const cJSON *item, const char *name)
 {
     for (; item != NULL; item = item->next)

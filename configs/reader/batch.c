@@ -47,8 +47,10 @@ void derive_batch(Load *load)
 
 /* ---- reporting contradictions ---------------------------------------------------------------- */
 
-/* Adds the remedy that keeps the batch and derives the accumulation and, if necessary, the
- * micro-batch. If the ranks cannot share the batch, the user must choose another batch. */
+/* Suggests options that keep the batch: they set the accumulation to null, so that it is derived,
+ * and change the micro-batch `rows` if it does not divide the share of a data-parallel rank.
+ * Suggests nothing if `dp` ranks cannot share the batch evenly: then the user must choose another
+ * batch. */
 static void mend_batch(Load *load, int64_t batch, int64_t rows, int64_t dp)
 {
     int64_t share = batch / dp;
@@ -60,8 +62,9 @@ static void mend_batch(Load *load, int64_t batch, int64_t rows, int64_t dp)
                     (long long)candidate_micro_batch(share));
 }
 
-/* Writes one change that makes three given batch keys agree without changing the batch: the nearest
- * accumulation, micro-batch or number of ranks, or else both an accumulation and a micro-batch. */
+/* Writes, as ", or KEY VALUE", one change with which the product of the other batch keys equals the
+ * given batch: the nearest accumulation, micro-batch or number of ranks, or else a micro-batch
+ * together with a new accumulation. Writes "" if there is none. */
 static void other_factor(const Load *load, char *out, size_t n)
 {
     enum {
@@ -169,7 +172,8 @@ void check_batch(Load *load)
     bool train = load_given(load, train_key), micro = load_given(load, micro_key),
          accum = load_given(load, accum_key);
     if (load->context.stored && !batch_unusable(load)) accept_any(load->config);
-    /* RULE_MOST: each factor is within its range, but their product is above the limit. */
+    /* RULE_MOST: each factor of the batch is within its range, but the product is above the limit
+     * of train_batch_size. */
     if (load_breaks(load, RULE_MOST))
         load_error(load, load_place(load, accum ? accum_key : micro_key), train_key,
                    "micro %lld x accum %lld x dp %lld is more than %.0f; lower %s", (long long)rows,

@@ -1,5 +1,6 @@
-/* cut.c -- reports sizes of a grid (parallel.tensor, parallel.pipeline, parallel.data) that divide
- * neither the model nor the ranks, with the nearest ones that do. The rules are in candidate.c. */
+/* cut.c -- reports sizes of a grid (parallel.tensor, parallel.pipeline, parallel.data) that do not
+ * divide the model or the number of ranks evenly, with the nearest ones that do. The rules are in
+ * candidate.c. */
 #include "configs/reader/candidate_rules.h"
 #include "configs/reader/load.h"
 
@@ -9,8 +10,8 @@
 static const char tensor_key[] = "parallel.tensor", stages_key[] = "parallel.pipeline",
                   data_key[] = "parallel.data", chunks_key[] = "parallel.pipeline_chunks";
 
-/* Rules about the tensor-parallel ranks, and keys of the batch that may have to change with a size
- * of the grid. */
+/* TENSOR_RULES: the rules about tensor-parallel ranks. BATCHES: the keys of the batch, which may
+ * have to change together with a size of the grid. */
 enum {
     TENSOR_RULES = RULE_BIT(RULE_HEADS) | RULE_BIT(RULE_GROUPS) | RULE_BIT(RULE_WIDTH),
     BATCHES = KEY_BIT(CANDIDATE_MICRO) | KEY_BIT(CANDIDATE_ACCUMULATION) | KEY_BIT(CANDIDATE_BATCH)

@@ -277,9 +277,9 @@ static void derive_zero(Load *load)
 }
 
 /* The stored config of a run contains the values that depended on its device. A run that was stored
- * before these keys existed used 0, false and portable kernels. If the run is resumed with a
- * recomputation policy that does not allow the stored fused_gelu, the stored value is dropped,
- * because the user did not write it. */
+ * before these keys existed used model.head_chunk_rows 0, model.fused_gelu false and portable
+ * attention kernels. If the run is resumed with a recomputation policy that does not allow the
+ * stored fused_gelu, the stored value is dropped, because the user did not write it. */
 static void derive_stored(Load *load)
 {
     static const char gelu[] = "model.fused_gelu", rows[] = "model.head_chunk_rows",

@@ -215,7 +215,7 @@ const KnownKey known_table[] = {
     IGNORED("zero_optimization.save_muon_momentum_buffer_in_memory", "|false|",
             "no optimizer here is Muon"),
     IGNORED("zero_optimization.legacy_stage1", "|false|", "stage 1 has one form here"),
-    /* The options offload_optimizer.device, .ratio and .pin_memory have rows of their own. */
+    /* The options offload_optimizer.device, .ratio and .pin_memory have rows in option_table.c. */
     QUIET_OF(NVME, "zero_optimization.offload_optimizer.nvme_path"),
     IGNORED("zero_optimization.offload_optimizer.buffer_count", "|4|",
             "no buffers: the device reads and writes states wherever they are"),
@@ -237,8 +237,8 @@ const KnownKey known_table[] = {
     IGNORED_OF(OFFLOAD, "zero_optimization.cpu_offload_params", "|false|"),
     QUIET("zero_optimization.cpu_offload_use_pin_memory",
           "memory of states on the host is always page-locked"),
-    /* For these two keys, values below 2 mean no groups; parallel.c checks which other values have
-     * an effect. */
+    /* For this key, and for mics_shard_size below, values below 2 mean that there are no shard
+     * groups; parallel.c checks which other values have an effect. */
     ALIAS("zero_optimization.zero_hpz_partition_size", "parallel.shard",
           .inert = "|-1|0|1|\"auto\"|", .positive_only = true),
     UNBUILT_BUT("zero_optimization.zero_quantized_weights", "|false|", "ZeRO++ weight quantisation",

@@ -169,8 +169,8 @@ bool near_values(const Load *load, RuleId rule, CandidateKey key, unsigned with,
 /* Does the same for values on one side only: -1 below, 1 above. */
 bool near_value(const Load *load, RuleId rule, CandidateKey key, int side, char *out, size_t n);
 /* Writes the nearest legal sizes of the grid, for the case that changing one key cannot help: up to
- * two keys are changed, or more if necessary. If the schedule is one of them, it gets no error of
- * its own. */
+ * two keys are changed, or more if necessary. If these include the schedule or the number of
+ * chunks, the schedule gets no error of its own. */
 void near_sizes(Load *load, RuleId rule, char *out, size_t n);
 /* derive.c derives values from other values, and validate.c checks rules between keys. scheduler.c
  * does both for the section `scheduler`. */

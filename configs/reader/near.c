@@ -29,8 +29,8 @@ static unsigned others(const Load *load, RuleId rule)
 }
 
 /* Returns whether a suggested value of the key may be more than four times the current one.
- * Multiples of a number are suggested even if the nearest one is that far away. Divisors are not:
- * 4099 would be no useful suggestion instead of 3. */
+ * Multiples of a number are suggested even if the nearest one is that far away. Divisors that far
+ * away are not suggested: 4099 is no useful suggestion for a user who wrote 3. */
 static bool is_far(RuleId rule, CandidateKey key)
 {
     return key == CANDIDATE_BATCH || key == CANDIDATE_HIDDEN || key == CANDIDATE_POSITIONS ||
@@ -44,8 +44,9 @@ static void add(char *out, size_t n, const char *text)
     if (at < n) snprintf(out + at, n - at, "%s", text);
 }
 
-/* Appends what `to` changes, other than `key`, each after " and ". Keys of the section `parallel`
- * are written without the section's name, because the message is about that section. */
+/* Appends the changes from `from` to `to`, except that of `key`, each after " and ". Keys of the
+ * section `parallel` are written without the section's name, because the message is about that
+ * section. */
 static void add_changes(const Candidate *from, const Candidate *to, CandidateKey key, char *out,
                         size_t n)
 {
@@ -70,7 +71,7 @@ static void add_changes(const Candidate *from, const Candidate *to, CandidateKey
             snprintf(text, sizeof text, " and %s %lld", name, (long long)to->value[order[i]]);
         add(out, n, text);
     }
-    /* These two keys are derived if they are left out. */
+    /* The accumulation and parallel.data are derived if they are left out, so that is suggested. */
     if ((to->fixed & KEY_BIT(CANDIDATE_ACCUMULATION)) != 0 && key != CANDIDATE_ACCUMULATION &&
         to->value[CANDIDATE_ACCUMULATION] != from->value[CANDIDATE_ACCUMULATION])
         add(out, n, " and leave gradient_accumulation_steps out");
@@ -151,8 +152,8 @@ void near_sizes(Load *load, RuleId rule, char *out, size_t n)
                   * can be made legal. */
                  {SIZES, 5, true}};
     const Candidate *from = &load->candidate;
-    /* Other errors of the grid are mended at the same time, so that all of them suggest the same
-     * sizes. */
+    /* The rules that need not hold. Other errors of the grid are mended at the same time, so that
+     * all of them suggest the same sizes. */
     unsigned apart = candidate_others(from, load->broken & ~RULES_OF_GRID, rule);
     Candidate to;
     char changes[256] = "";

@@ -12,7 +12,7 @@
 
 enum { MOST_DIVISORS = 2048, MOST_TRIES = 200000, MOST_KEYS = 6 };
 
-/* Products of different factors are rounded differently: they are equal if their relative
+/* Products of different factors are rounded differently: they count as equal if their relative
  * difference is at most this. */
 static const double SAME = 1e-9;
 
@@ -54,7 +54,8 @@ typedef struct {
     int64_t step;                   /* new values are multiples of this */
     int64_t whole;                  /* new values divide this; 0: no such number */
     int64_t divisor[MOST_DIVISORS]; /* the divisors of `whole`, ascending */
-    int n, below, above; /* n: number of divisors; the others: which divisors to try next */
+    /* n: number of divisors; below, above: indices of the divisors to try next */
+    int n, below, above;
     int64_t next_below, next_above; /* the next values to try if `whole` is 0 */
 } Values;
 
@@ -72,8 +73,9 @@ static void narrow(Values *v, const Candidate *c, const CandidateRule *rule, uns
     bool equal = rule->relation == RELATION_EQUAL;
     if ((rule->given & ~c->fixed) != 0) return;
     if (rule->relation == RELATION_NONE || (members & own) == 0 || (members & open) != 0) return;
-    /* Keys in `moved` are derived, so they change with this key. If they are factors of a product
-     * that stays, they can become what is left of it. In other cases, no value is ruled out. */
+    /* Keys in `moved` are derived, so they change with this key. In an equality, derived factors of
+     * `part` can become whatever quotient is left, so `part` is computed without them. If such a
+     * key is in `whole`, or in `part` of another relation, no value is ruled out. */
     if ((moved & rule->whole) != 0 || (moved != 0 && !equal)) return;
     int64_t part = candidate_product_of(c, rule->part & ~own & ~moved),
             whole = candidate_product_of(c, rule->whole & ~own);
@@ -124,7 +126,7 @@ static void begin_values(Values *v, const Candidate *c, unsigned rules, Candidat
     for (int i = 0; i < RULES && !is_flag(key); i++) {
         const CandidateRule *rule = &candidate_rules[i];
         bool asked = (rules & RULE_BIT(i)) != 0 && (rule->reads & c->unusable) == 0;
-        /* Some rules do not apply to a stored run. */
+        /* Some rules do not apply to a stored config, so no rule narrows its values. */
         if (asked && !c->inspected && !c->stepless) narrow(v, c, rule, open);
     }
     if (side > 0) v->low = max_i64(v->low, was + 1);
@@ -135,8 +137,8 @@ static void begin_values(Values *v, const Candidate *c, unsigned rules, Candidat
     if (min_i64(was - 1, v->high) < 0) v->next_below = -1;
 }
 
-/* Skips values that are outside the limits, and sets the next one below and above; -1: there is
- * none. */
+/* Skips values that are outside the limits, and sets *below and *above to the next values to try
+ * below and above the old one; -1: there is none. */
 static void peek(Values *v, int64_t *below, int64_t *above)
 {
     if (v->whole > 0) {
@@ -249,7 +251,8 @@ static bool is_lost(const Search *s, const Candidate *c, unsigned open)
 }
 
 /* Tries all values of key number `at` of the set, and for each of them all values of the keys after
- * it. `open`: key number `at` and the keys after it. */
+ * it. `open`: key number `at` and the keys after it; `keys`: all keys of the set; `ratio`: the
+ * product of the ratios of the keys before number `at`. */
 static void give_values(Search *s, const Candidate *c, int at, double ratio, unsigned open,
                         unsigned keys)
 {

@@ -55,7 +55,8 @@
                          .changes = (changes_), .help = __VA_ARGS__                                \
     }
 
-/* The maximum number of CTAs of one of NCCL's groups of ranks; NCCL has at most 64 channels. */
+/* The maximum number of CTAs (thread blocks) of one of NCCL's groups of ranks; NCCL has at most 64
+ * channels. */
 #define CTAS(field, fallback_, ...)                                                                \
     {                                                                                              \
         ROW(field, INT), .fallback = fallback_, .max = 64, .effect = EFFECT_ROUNDING,              \

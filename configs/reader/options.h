@@ -132,7 +132,7 @@ typedef enum {
 } Feature;
 
 typedef struct {
-    const char *asks; /* what a key asks for that only this feature could do */
+    const char *asks; /* what a key that needs this feature asks for, for error messages */
     const char *idle; /* why the feature's other keys have no effect */
 } KnownFeature;
 

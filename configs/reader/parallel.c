@@ -90,7 +90,8 @@ static bool seen_at_all(const Seen *seen)
     return seen->place.set > 0 || seen->place.line > 0;
 }
 
-/* Returns the DeepSpeed name under which parallel.shard was given; NULL if it was not. */
+/* Returns the DeepSpeed name under which parallel.shard was given; NULL if it was not given under
+ * one. */
 static const char *shard_given_as(const Load *load)
 {
     ConfigPlace own = load_place(load, shard_key);
@@ -130,7 +131,7 @@ static void notice_aliases(Load *load)
     }
 }
 
-/* Drops a value given under DeepSpeed's names: parallel.shard then counts as not given. */
+/* Drops a value given under one of DeepSpeed's names: parallel.shard then counts as not given. */
 static void set_shard_aside(Load *load)
 {
     int row = option_find(shard_key);
@@ -304,7 +305,7 @@ void fit_opened(Load *load)
     /* parallel.data describes the stored run and need not fit the ranks that open it now. */
     leave_open(load, "parallel.data");
     if (UNUSABLE(load, tensor_key, stages_key)) return;
-    /* true: --set gives the stages, so their number is kept rather than tensor */
+    /* true: --set gives the number of stages, so that is kept rather than the tensor size */
     bool asked = load_place(load, stages_key).set > 0;
     if (ranks % (*tp * (asked ? *stages : 1)) != 0) leave_open(load, tensor_key);
     if (ranks % (*tp * *stages) != 0) leave_open(load, stages_key);

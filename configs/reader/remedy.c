@@ -53,7 +53,8 @@ static const Config *try_options(const char *path, const ConfigContext *context,
     tried.world = options->ranks;
     const Config *config = config_load(path, options->set.count,
                                        (const char *const *)options->set.item, &tried, report);
-    /* `./train CONFIG` runs one rank if the command line does not say how many. */
+    /* `./train CONFIG` runs one rank if the command line does not say how many, so a config for
+     * more ranks needs --ranks. */
     if (config != NULL && options->ranks == 0) options->ranks = config_ranks_needed(config);
     for (int i = 0; i < report->n_errors; i++) {
         *known &= report->remedy != NULL && report->remedy[i] != NULL;

@@ -102,7 +102,7 @@ static void check_one_cycle(Load *load)
     for (int i = 0; i < 2; i++)
         if (!load_given(load, keys[i]))
             load_error(load, type, keys[i], "OneCycle needs it; write a learning rate");
-    /* This is refused even if it was not given, because DeepSpeed cycles the momentum by
+    /* A cycle_momentum that is not given is refused, too, because DeepSpeed cycles the momentum by
      * default. */
     if (!load_given(load, "scheduler.params.cycle_momentum")) {
         load_error(load, type, "scheduler.params.cycle_momentum",
@@ -160,8 +160,8 @@ static void check_lengths(Load *load)
     /* A run that is opened only to be read does not train. If its number of steps is derived from
      * train_tokens, it may differ on another number of ranks. */
     if (load->context.opened > 0) return;
-    /* A default has no position in the file. The error then points at the key that makes it too
-     * long: total_num_steps if that was given, otherwise the scheduler type. */
+    /* A default warmup has no position in the file. The error then points at the key that makes it
+     * too long: total_num_steps if that was given, otherwise the scheduler type. */
     const char *by_default = load_given(load, warmup_key) ? "" : " (the default)";
     const char *key = ratio ? warmup_ratio_key : warmup_key, *place = load_given(load, key) ? key
                                                                       : load_given(load, total_key)

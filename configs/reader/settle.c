@@ -63,7 +63,7 @@ static bool fits_vocab(const Config *config, const ConfigFacts *facts, char *err
  * table once and passes over the table's gradient once. So chunks are as large as memory allows: 2
  * % of a GPU's memory, and at most 16,384 rows, where reading the table and its gradient takes less
  * than 2 % of the time of the head's matrix products. A multiple of 256 rows leaves no tile of a
- * product incomplete. On CPUs the result is 0, for 128 MiB, which are enough. */
+ * product incomplete. On CPUs the result is 0: as many rows as fit in 128 MiB, which is enough. */
 static int64_t head_chunk_rows(const Config *config, const DeviceFacts *device)
 {
     const int64_t LEAST = 256, MOST = 16384, SHARE = 50;

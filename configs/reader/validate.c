@@ -18,7 +18,8 @@ static bool user_wrote(const Load *load, const char *key)
 }
 
 /* Reports a sequence length above model.max_position_embeddings. This is an error with RoPE as
- * well, because its table has that many rows. The error names the key that was given. */
+ * well, because the table of its angles has max_position_embeddings rows. The error names the key
+ * that was given. */
 static void refuse_length(Load *load)
 {
     static const char length_key[] = "data.seq_length",
@@ -167,7 +168,7 @@ static void check_precision(Load *load)
         if (last >= 0) {
             WRONG(load, keys[i], "%s is true too; only one of fp16, bf16 and fp64 can be",
                   keys[last]);
-            /* bf16 needs no loss scale */
+            /* fp16 is dropped and not bf16, because bf16 needs no loss scale */
             if (on[0] && on[1] && !on[2]) load_remedy(load, "%s=false", keys[0]);
         }
         last = i;

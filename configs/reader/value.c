@@ -36,7 +36,8 @@ static char *shown(const Assign *a, char out[72])
 }
 
 /* Adds the remedy for a value that does not fit: the value that was probably meant; or the default,
- * if the value was left to a trainer or does not affect results. */
+ * if the key is a flag, if its value was left to a trainer ("auto"), or if it does not affect
+ * results. */
 static void mend_value(const Assign *a)
 {
     const cJSON *item = a->json->node[a->node].item;
@@ -181,8 +182,9 @@ static bool is_choice(const Choice *choice, const char *text)
 }
 
 /* Adds the remedy for a choice that is not implemented. 1-bit Adam and 0/1 Adam are replaced by
- * Adam, from which they differ only in the number of bits sent. For other optimizers and
- * schedulers, the user must choose. */
+ * Adam, from which they differ only in the number of bits sent. A key that changes results by
+ * rounding at most is reset to its default. In other cases, such as another optimizer, the user
+ * must choose. */
 static void mend_choice(const Assign *a, const char *text)
 {
     bool adam = strcasecmp(text, "OneBitAdam") == 0 || strcasecmp(text, "ZeroOneAdam") == 0;

@@ -25,10 +25,11 @@ void check_known(const Walk *w, int node, const KnownKey *known);
 /* Returns the row of the known section that contains `key`, if the section as a whole is accepted
  * or refused; -1 if there is none. */
 int enclosing_tree(const char *key);
-/* Handles a key in a section that enclosing_tree has found: the key has no row in the table, and
- * was given by --set, with dots in its name, or next to keys that have rows. */
+/* Handles a key in the section that enclosing_tree has found (row `tree`): the key has no row in
+ * the table, and was given by --set, with dots in its name, or next to keys that have rows. */
 void check_inside(const Walk *w, int node, const char *path, int tree);
-/* Reports keys that the file, or several --set options, give under two different names. */
+/* Reports keys that are given under two different names: in the file or, if `sets` is true, in
+ * --set options. */
 void check_other_names(Load *load, bool sets);
 /* Handles a key that no table has: an error with a suggestion, or a notice. */
 void check_unknown(const Walk *w, int node, const char *path);

@@ -20,14 +20,16 @@ size_t memory_host_room(const MemoryPlan *p, const MemoryRoom *room)
     return room->host - (slack < most ? slack : most);
 }
 
-/* Returns whether the host has room for `bytes` bytes: the host memory of a plan without its
- * optimizer states. If not, sets err. */
+/* Returns whether `bytes` bytes fit into the `available` bytes of host memory; if not, sets err.
+ * `bytes`: the host memory of a plan without its optimizer states, or only the list of a step's
+ * actions. */
 static bool lists_fit(size_t bytes, size_t available, const char *machine, const Config *c,
                       char *err, size_t n)
 {
     char lower[80] = "free some of it";
     if (bytes <= available) return true;
-    /* Only the lists of a step with many micro-batches can be large. */
+    /* Of these bytes, only the list of a step's actions can be large, if it has many
+     * micro-batches. */
     if (c->gradient_accumulation_steps > 1)
         snprintf(lower, sizeof lower, "lower gradient_accumulation_steps (now %lld)",
                  (long long)c->gradient_accumulation_steps);
@@ -123,8 +125,8 @@ static Choice choose(const MemoryPlan *p, const MemoryRoom *room, const MemoryRa
     return c;
 }
 
-/* Returns a message that says how much each memory lacks if no ratio fits both; the caller frees
- * it. */
+/* Returns a message for the case that no ratio fits both memories: it says how many bytes the host
+ * lacks, and how many the GPU; the caller frees it. */
 static char *shortfalls(const MemoryPlan *p, const MemoryRoom *room, const MemoryRatios *ratios,
                         Choice choice)
 {
@@ -242,8 +244,8 @@ static char *smaller_model(const char *what, double bytes)
 }
 
 /* Returns a message that says what would make the plan fit into a device if no optimizer states can
- * move to the host; the caller frees it. The keys of the batch are named only if everything else
- * fits. */
+ * move to the host; the caller frees it. The keys of the batch are named only if weights, gradients
+ * and optimizer states fit. */
 static char *smaller_plan(const MemoryPlan *p, const Config *c, size_t room)
 {
     double fixed = (double)p->weights + (double)p->gradients + (double)p->optimizer;

@@ -17,7 +17,8 @@
 /* ---- what a rank will hold ------------------------------------------------------------------- */
 
 /* Returns the bytes of host memory, page-locked or not, that training needs: batches and records in
- * transit, the staging buffer of checkpoints, and the list of a step's actions and uses. */
+ * transit, the staging buffer of checkpoints, and the lists of a step's actions and of the units
+ * (flat buffers of parameters) that they use. */
 static size_t host_bytes(const StepPlan *step, int64_t rows)
 {
     return memory_plus(feed_host_bytes(rows), TRAINER_HISTORY * sizeof(TrainerRecord) +

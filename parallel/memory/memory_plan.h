@@ -14,12 +14,13 @@ typedef struct {
     size_t weights, gradients, buffers, optimizer, activations, scratch, other, reserve, total;
     size_t host;
     size_t slots; /* the part of `optimizer` that is states, without the tables for rounding them */
-    /* The part of `host` that is optimizer states, in page-locked memory. offloaded: of all ranks
-     * of a machine. offloaded_of_device: of only the ranks whose device `total` is about. */
+    /* The part of `host` that is optimizer states, in page-locked memory. In a sum of plans
+     * (memory_plan_of_ranks), `offloaded` is that of all ranks of the machine, and
+     * `offloaded_of_device` only that of the ranks whose device `total` is about. */
     size_t offloaded, offloaded_of_device;
     /* Host memory for the snapshots that asynchronous saves need. memory_take_snapshot decides
      * whether saves are asynchronous. If so, it adds this memory to `host`, and on the CPU to
-     * `total`; if not, it sets it to 0. */
+     * `total`; if not, it sets `snapshot` to 0. */
     size_t snapshot;
     int64_t checkpoint; /* size of one checkpoint on disk */
     int ranks, of;      /* number of ranks in this sum, and in the world */
@@ -60,8 +61,8 @@ typedef struct {
 MemoryRoom memory_room(Device *device, size_t host);
 /* Decides whether saves are asynchronous: the config wants it, and the memory of each machine has
  * room for the plan and the snapshots. All ranks of `world` must call it, each with its own plan
- * and the sum of the plans of its machine, and all get the same result. Completes both plans. If
- * there is no room, prints a notice that says how much is missing. */
+ * and the sum of the plans of its machine, and all get the same result. Adds the snapshots to both
+ * plans, or sets them to 0. If there is no room, prints a notice that says how much is missing. */
 bool memory_take_snapshot(Comm *world, const MemoryRoom *room, MemoryPlan *own, MemoryPlan *sum);
 /* If the ranks are on several machines, replaces plan and room by those of the rank that has the
  * least memory left, or lacks the most. All ranks of `world` must call it. */
@@ -97,8 +98,8 @@ void memory_print_stages(const MemoryPlan *largest, int stages, int most);
 typedef struct {
     OptimizerBytes at[101];
 } MemoryRatios;
-/* Returns the bytes for the rank of an opened or measured trainer. The layout code runs for each
- * ratio, so call it only if a plan does not fit. */
+/* Returns the bytes for the rank of an opened or measured trainer. The layout code runs for each of
+ * the 101 ratios, so call it only if a plan does not fit. */
 MemoryRatios memory_ratios(const Trainer *trainer);
 /* Returns sums over ranks: the bytes on the device are those of the ranks of this machine that use
  * device number `device`; the bytes on the host are those of all ranks of this machine. All ranks

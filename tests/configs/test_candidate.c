@@ -1,5 +1,5 @@
 /* test_candidate.c -- tests the rules between sizes and the search for the nearest legal change
- * (candidate.h): the search finds what an exhaustive one finds, and each value that an error
+ * (candidate.h): the search finds what an exhaustive search finds, and each value that an error
  * suggests is accepted. */
 #include "configs/candidate.h"
 #include "model/core/check.h"
@@ -82,7 +82,8 @@ static bool is_nearer(const Candidate *from, const Candidate *a, unsigned ka, co
     return false;
 }
 
-/* Tries every change of up to two keys. Returns whether there is a legal one, and the nearest. */
+/* Tries every change of up to two keys. Stores the nearest legal one in *best, and the keys that it
+ * changes in *changed; returns false if none is legal. */
 static bool exhaustive(const Candidate *from, unsigned rules, const Reach *reach, Candidate *best,
                        unsigned *changed)
 {
@@ -119,7 +120,7 @@ static bool exhaustive(const Candidate *from, unsigned rules, const Reach *reach
     return found;
 }
 
-static void nearest_legal_equals_exhaustive_search(void **state)
+static void nearest_legal_finds_the_same_as_an_exhaustive_search(void **state)
 {
     (void)state;
     static const struct {
@@ -147,11 +148,12 @@ static void nearest_legal_equals_exhaustive_search(void **state)
     for (int round = 0; round < ROUNDS; round++) {
         Candidate from = random_candidate(), fast, slow;
         int i = round % CASES;
-        /* Most candidates are of one rule or few. */
+        /* Most of the time, candidates that break more than two rules are drawn again. */
         while (one_to(8) > 1 && __builtin_popcount(candidate_broken(&from)) > 2)
             from = random_candidate();
         unsigned broken = candidate_broken(&from), changed = 0;
-        /* Mends one of the rules, and keeps those that hold; or mends all. */
+        /* The search must mend all rules or only one broken rule. Of the rules that are not broken,
+         * about half must still hold. */
         unsigned rules = one_to(4) == 1 ? ALL_RULES : ALL_RULES & ~(broken & (broken - 1));
         for (int rule = 0; rule < RULES; rule++)
             if (one_to(2) == 1 && (broken >> rule & 1u) == 0) rules &= ~RULE_BIT(rule);
@@ -171,8 +173,9 @@ static void nearest_legal_equals_exhaustive_search(void **state)
     assert_true(found > ROUNDS / 10 && none > ROUNDS / 10);
 }
 
-/* Rules about huge numbers must end soon: divisors, multiples and limits are found at once. */
-static void searches_among_huge_numbers_are_short(void **state)
+/* A search among huge numbers must end soon: the divisors, multiples and limits that a rule allows
+ * are computed, not found by trying all numbers. */
+static void a_search_among_huge_numbers_ends_quickly(void **state)
 {
     (void)state;
     Candidate from = random_candidate(), to;
@@ -192,7 +195,8 @@ static void searches_among_huge_numbers_are_short(void **state)
     assert_int_equal(to.value[CANDIDATE_BATCH], 999999937);
 }
 
-/* Nor does a search give a value to a key that was refused: another error says what to write. */
+/* A search does not change a key whose value was refused, because that value has an error of its
+ * own, which says what to write. */
 static void a_refused_key_is_not_changed(void **state)
 {
     (void)state;
@@ -240,8 +244,8 @@ static const Config *load(const Sizes *s, ConfigReport *report)
     return c;
 }
 
-/* Follows one suggestion: words such as "pipeline 4 and schedule \"1f1b\"". `key` is that of a
- * suggestion of numbers alone. */
+/* Follows one suggestion: words such as "pipeline 4 and schedule \"1f1b\"". `key`: the name of the
+ * key for suggestions that are only numbers. */
 static bool follow(Sizes *s, const char *words, const char *key)
 {
     const struct {
@@ -275,7 +279,8 @@ static bool follow(Sizes *s, const char *words, const char *key)
     return n > 0;
 }
 
-/* Follows each suggestion of the error by itself, and fails unless the config is then accepted. */
+/* Follows each suggestion of the error by itself, and fails unless the config is then accepted.
+ * Returns the number of suggestions. */
 static int follow_all(const Sizes *sizes, const char *error)
 {
     const char *key = strstr(error, "parallel.tensor: ") != NULL     ? "tensor "
@@ -319,7 +324,8 @@ static int follow_all(const Sizes *sizes, const char *error)
     return followed;
 }
 
-/* Sanitizers make a config take milliseconds; slow builds (TEST_SAMPLE) load a fifth by turns. */
+/* With sanitizers, loading a config takes milliseconds. So slow builds (TEST_SAMPLE) load only a
+ * fifth of the configs, another fifth at each commit. */
 static void every_suggestion_is_accepted(void **state)
 {
     (void)state;
@@ -367,8 +373,8 @@ static void every_suggestion_is_accepted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nearest_legal_equals_exhaustive_search),
-        cmocka_unit_test(searches_among_huge_numbers_are_short),
+        cmocka_unit_test(nearest_legal_finds_the_same_as_an_exhaustive_search),
+        cmocka_unit_test(a_search_among_huge_numbers_ends_quickly),
         cmocka_unit_test(a_refused_key_is_not_changed),
         cmocka_unit_test(every_suggestion_is_accepted),
     };

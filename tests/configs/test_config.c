@@ -27,7 +27,8 @@ static bool mentions(char **sentences, int n, const char *part)
 
 /* ---- errors, one config each ----------------------------------------------------------------- */
 
-/* Checks that the config gives exactly this error when read for `world` ranks (0: not known). */
+/* Checks that the config gives exactly this error when read for `world` ranks (0: not known).
+ * `text` is a config if `whole`, otherwise keys to add to a valid one. */
 static void expect_error(const char *text, bool whole, int n_sets, const char *const *sets,
                          int64_t world, const char *sentence)
 {
@@ -201,8 +202,8 @@ static void every_preset_loads_and_prints_back_to_itself(void **state)
     globfree(&found);
 }
 
-/* The stored config of an imported run may name no data: it is inspected all the same, and a start
- * of the run is told in one sentence what to add. */
+/* The stored config of an imported run may name no data. It can be inspected nevertheless, and
+ * starting the run gives one error that says what to add. */
 static void a_stored_config_without_data_can_be_inspected_but_not_started(void **state)
 {
     (void)state;

@@ -43,8 +43,8 @@ static const Config *ask(const Asked *asked, ConfigReport *report)
     return c;
 }
 
-/* Returns the number that a name in the advice refers to. Advice without a name refers to the key
- * that the error is about. */
+/* Returns the address of the number that a name in the advice refers to. Advice without a name
+ * refers to the key that the error is about. */
 static long long *named(Asked *asked, const char *name, const char *said)
 {
     if (strcmp(name, "--ranks") == 0) return &asked->world;
@@ -127,7 +127,8 @@ static int follow_all(const Asked *asked)
     ConfigReport report, after;
     const Config *c = ask(asked, &report);
     int followed = 0;
-    /* Whoever has used --ranks cannot start more than it takes. */
+    /* The advice must not ask for more ranks than --ranks accepts, unless `world` is above that
+     * already. */
     long long most = asked->world > CONFIG_OWN_RANKS ? CONFIG_MAX_RANKS : CONFIG_OWN_RANKS;
     for (int e = 0; e < report.n_errors; e++) {
         for (int n = 0;; n++, followed++) {
@@ -178,8 +179,8 @@ static void a_refused_grid_is_accepted_once_its_advice_is_followed(void **state)
     assert_true(followed > all / 4);
 }
 
-/* Searches for sizes and numbers of ranks try thousands of them, but not each together with each
- * other. The slowest one takes a few hundredths of a second. */
+/* A search for sizes and numbers of ranks tries thousands of values, but not all combinations of
+ * them. The slowest search takes a few hundredths of a second. */
 static void advice_for_large_worlds_is_right_and_quick(void **state)
 {
     (void)state;
@@ -217,8 +218,8 @@ static void advice_for_large_worlds_is_right_and_quick(void **state)
     assert_true(followed > 18);
 }
 
-/* Sizes that are impossible for the model on any number of ranks are reported by the model's sizes.
- * Both errors suggest a pair of sizes that also fits the number of ranks. */
+/* The errors about sizes that are impossible on any number of ranks name the size of the model that
+ * they do not fit. Both errors suggest a pair of sizes that also fits the number of ranks. */
 static void two_impossible_sizes_get_advice_that_changes_both(void **state)
 {
     (void)state;

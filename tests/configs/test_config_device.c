@@ -98,7 +98,8 @@ static void rules_between_keys_see_the_value_derived_for_bf16_auto(void **state)
     config_report_free(&report);
 }
 
-/* session_on_cuda, which the program uses here, must agree with the device that is opened. */
+/* session_on_cuda, which the program uses as ConfigContext.on_cuda, must agree with the device that
+ * is opened. */
 static void session_on_cuda_agrees_with_the_opened_device(void **state)
 {
     (void)state;
@@ -139,8 +140,9 @@ static const Config *load_on_gpus(const char *keys, int64_t world, ConfigOwnGpus
     return c;
 }
 
-/* Ranks with a GPU each overlap communication, and as many as eight write a checkpoint, unless the
- * file says otherwise. GPUs are looked for once, and only if a default depends on them. */
+/* If each rank has a GPU of its own, communication overlaps with computation, and up to eight ranks
+ * write a checkpoint, unless the file says otherwise. GPUs are looked for once, and only if a
+ * default depends on them. */
 static void overlap_comm_and_writers_follow_from_a_gpu_for_each_rank(void **state)
 {
     (void)state;
@@ -175,13 +177,13 @@ static void overlap_comm_and_writers_follow_from_a_gpu_for_each_rank(void **stat
                      asked_for_gpus);
         config_free(c);
     }
-    asked_for_gpus = 0; /* a config with an error is not worth the time */
+    asked_for_gpus = 0; /* if a config has an error, no GPUs are looked for */
     assert_null(load_on_gpus("\"seed\": -1", 4, gpus_for_all));
     assert_int_equal(asked_for_gpus, 0);
 }
 
-/* The printed config shows both values and leaves them to be derived again, so a run may go on on
- * another machine; and that is no change of its config. */
+/* The printed config has overlap_comm and writers only in comments, so they are derived again if
+ * the run is resumed on another machine. config_diff does not count that as a change. */
 static void values_derived_from_gpus_are_printed_as_comments_and_count_as_no_change(void **state)
 {
     (void)state;
@@ -203,9 +205,10 @@ static void values_derived_from_gpus_are_printed_as_comments_and_count_as_no_cha
     config_free(given);
 }
 
-/* The preset for eight GPUs fills them: few micro-batches of many sequences, ZeRO 1, and all that
- * GPUs do by default. On fewer ranks the same batch takes more micro-batches. */
-static void the_preset_for_eight_gpus_overlaps_and_takes_large_micro_batches(void **state)
+/* The preset for eight GPUs uses them fully: few micro-batches of many sequences, ZeRO stage 1, and
+ * the defaults for ranks with a GPU each. On fewer ranks the same batch takes more
+ * micro-batches. */
+static void the_8_gpu_preset_overlaps_communication_with_large_micro_batches(void **state)
 {
     (void)state;
     for (int64_t world = 1; world <= 32; world *= 2) {
@@ -233,7 +236,7 @@ int main(void)
         cmocka_unit_test(session_on_cuda_agrees_with_the_opened_device),
         cmocka_unit_test(overlap_comm_and_writers_follow_from_a_gpu_for_each_rank),
         cmocka_unit_test(values_derived_from_gpus_are_printed_as_comments_and_count_as_no_change),
-        cmocka_unit_test(the_preset_for_eight_gpus_overlaps_and_takes_large_micro_batches),
+        cmocka_unit_test(the_8_gpu_preset_overlaps_communication_with_large_micro_batches),
     };
     return cmocka_run_group_tests_name("config device", tests, NULL, NULL);
 }

@@ -44,7 +44,7 @@ static void auto_learning_rate_and_warmup_equal_hugging_faces_defaults(void **st
     assert_true(c->optimizer.params.lr ==
                 1e-3); /* a key that is left out has DeepSpeed's default */
     config_free(c);
-    /* A ratio of the run says how long the warmup is. */
+    /* If warmup_ratio is given, it replaces an "auto" number of warmup steps. */
     c = config_test_keys(
         "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": "
         "\"auto\", \"warmup_ratio\": 0.1}}");
@@ -80,7 +80,8 @@ static void without_a_batch_size_the_micro_batch_is_8_as_with_auto(void **state)
     }
 }
 
-/* PyTorch's AdamW has another default than DeepSpeed's. Hugging Face's trainer fills in 0. */
+/* PyTorch's AdamW has another default weight decay than DeepSpeed's. For "auto", Hugging Face's
+ * trainer fills in 0. */
 static void torch_adam_uses_the_default_weight_decay_of_pytorch(void **state)
 {
     (void)state;
@@ -180,7 +181,7 @@ static void a_set_of_null_drops_a_key_or_a_section_of_the_file(void **state)
     c = dropped("\"seed\": 5", "seed=7", "seed=null");
     assert_int_equal(c->seed, 1337);
     config_free(c);
-    /* Without the other name, the key has the file's value. */
+    /* Once the other name of a key is dropped, the key has the value that the file gives it. */
     c = dropped("\"gradient_clipping\": 0.5, \"optimizer\": {\"params\": {\"max_grad_norm\": 2}}",
                 "optimizer.params.max_grad_norm=null", NULL);
     assert_true(c->gradient_clipping == 0.5);
@@ -191,7 +192,7 @@ static void a_set_of_null_drops_a_key_or_a_section_of_the_file(void **state)
 
 static char *golden; /* the text of golden/config_foreign.txt */
 
-/* Returns what becomes of a file, in the words of the table. */
+/* Returns what happens to a config file, in the words of golden/config_foreign.txt. */
 static char *outcome(const char *text)
 {
     static const char *const sets[] = {"data.text=x", "train_steps=1000"};

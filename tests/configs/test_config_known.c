@@ -33,7 +33,8 @@ static const struct {
     {"\"bf16\": {\"bf16_optimizer_states\": true}", NULL,
      "c.json:2:10: notice: bf16.bf16_optimizer_states: accepted, without effect here (it is about "
      "moments of bf16 weights, and bf16.enabled is false)"},
-    /* A key is named as it was written, and as it is called here. */
+    /* The notice names the key as the file has it and, in brackets, the option that it stands
+     * for. */
     {"\"optimizer.params\": {\"fp32_optimizer_states\": false}", NULL,
      "c.json:2:22: notice: optimizer.params.fp32_optimizer_states (bf16.bf16_optimizer_states): "
      "accepted, without effect here (it is about moments of bf16 weights, and bf16.enabled is "
@@ -314,7 +315,8 @@ static void notices_about_given_keys_are_printed_without_verbose(void **state)
         {"", "data.train=x.bin", "set aside for --set data.train", true},
         {"\"seed\": null, \"gradient_clipping\": 1", NULL, "null is read as the default, 1337",
          false},
-        /* On the command line such a key is answered, in a file it is counted. */
+        /* A key without effect gives a notice if it is on the command line; in a file it is only
+         * counted. */
         {"", "compile.enabled=true", "accepted, without effect here", true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -15,7 +15,7 @@
     "\"data\": {\"text\": \"t\", \"seq_length\": 8}, \"train_micro_batch_size_per_gpu\": 2, "      \
     "\"gradient_accumulation_steps\": 3"
 
-static void tokens_of_a_run_are_rounded_up_to_whole_steps(void **state)
+static void train_tokens_are_rounded_up_to_whole_steps(void **state)
 {
     (void)state;
     static const struct {
@@ -52,7 +52,7 @@ static void tokens_of_a_run_are_rounded_up_to_whole_steps(void **state)
     }
 }
 
-static void tokens_and_steps_that_give_the_same_length_are_the_same_run(void **state)
+static void train_tokens_and_train_steps_of_the_same_length_do_not_differ(void **state)
 {
     (void)state;
     static const char *const keys[] = {"train_tokens\": 470", "train_steps\": 10",
@@ -77,7 +77,7 @@ static void tokens_and_steps_that_give_the_same_length_are_the_same_run(void **s
         config_free(c[i]);
 }
 
-static void tokens_that_no_run_can_have_are_refused(void **state)
+static void train_tokens_are_refused_if_too_many_or_given_with_train_steps(void **state)
 {
     (void)state;
     static const struct {
@@ -105,7 +105,7 @@ static void tokens_that_no_run_can_have_are_refused(void **state)
 }
 
 /* Opened on more ranks, a stored config with train_tokens has fewer steps than its warmup. */
-static void a_stored_run_whose_length_is_in_tokens_opens_on_more_ranks(void **state)
+static void a_stored_run_with_train_tokens_can_be_opened_on_more_ranks(void **state)
 {
     (void)state;
     static const char text[] =
@@ -120,7 +120,7 @@ static void a_stored_run_whose_length_is_in_tokens_opens_on_more_ranks(void **st
 }
 
 /* Patience is useless without evaluations before the end, or without validation data. */
-static void patience_that_nothing_can_end_gives_a_notice(void **state)
+static void a_patience_that_can_never_end_the_run_gives_a_notice(void **state)
 {
     (void)state;
     static const struct {
@@ -158,11 +158,11 @@ static void patience_that_nothing_can_end_gives_a_notice(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_of_a_run_are_rounded_up_to_whole_steps),
-        cmocka_unit_test(tokens_and_steps_that_give_the_same_length_are_the_same_run),
-        cmocka_unit_test(tokens_that_no_run_can_have_are_refused),
-        cmocka_unit_test(a_stored_run_whose_length_is_in_tokens_opens_on_more_ranks),
-        cmocka_unit_test(patience_that_nothing_can_end_gives_a_notice),
+        cmocka_unit_test(train_tokens_are_rounded_up_to_whole_steps),
+        cmocka_unit_test(train_tokens_and_train_steps_of_the_same_length_do_not_differ),
+        cmocka_unit_test(train_tokens_are_refused_if_too_many_or_given_with_train_steps),
+        cmocka_unit_test(a_stored_run_with_train_tokens_can_be_opened_on_more_ranks),
+        cmocka_unit_test(a_patience_that_can_never_end_the_run_gives_a_notice),
     };
     return cmocka_run_group_tests_name("config length", tests, NULL, NULL);
 }

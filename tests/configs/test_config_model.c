@@ -41,14 +41,14 @@ static void biases_of_linear_layers_follow_model_bias_unless_given(void **state)
                  false);
     check_biases("\"bias\": false, \"mlp_bias\": true, \"attention_bias\": \"all\"", false,
                  ATTENTION_BIAS_ALL, true);
-    /* With --set, they follow the value that --set gives. */
+    /* Biases that are not given also follow a model.bias that --set gives. */
     const Config *c = config_test_set("model.bias=false");
     assert_int_equal(c->model.attention_bias, ATTENTION_BIAS_NONE);
     assert_string_equal(config_origin(c, "model.attention_bias"), "derived");
     config_free(c);
 }
 
-/* --set model.rope_scaling.type=none sets the file's other keys of the section aside. */
+/* --set model.rope_scaling.type=none drops the other keys that the file gives in this section. */
 static void rope_scaling_is_read_and_printed_and_replaced_by_set_options(void **state)
 {
     (void)state;

@@ -1,6 +1,5 @@
-/* test_config_offload.c -- keys of DeepSpeed that say what lies on the host or is divided among
- * ranks: which are honoured, what is said about the others, and that none stops a run that trains
- * without it. */
+/* test_config_offload.c -- tests DeepSpeed's keys that say what is stored on the host or divided
+ * among ranks: which have an effect, which are accepted with a notice, and which are refused. */
 #include "tests/support/files/config_support.h"
 
 #include <setjmp.h>
@@ -33,7 +32,7 @@ static OffloadConfig read_offload(const char *keys, const char *set, const char 
     return offload;
 }
 
-/* At every stage, and on one rank. */
+/* The keys are read at every ZeRO stage, also on one rank. */
 static void offload_optimizer_keys_are_read_with_their_defaults(void **state)
 {
     (void)state;
@@ -54,7 +53,7 @@ static void offload_optimizer_keys_are_read_with_their_defaults(void **state)
     assert_true(automatic.device == OFFLOAD_NONE && automatic.ratio == 1);
 }
 
-/* Its file is read as that of DeepSpeed's key of today, which is said. */
+/* cpu_offload is an old key of DeepSpeed. It is read as the present key, with a notice. */
 static void cpu_offload_true_is_read_as_offload_optimizer_device_cpu(void **state)
 {
     (void)state;
@@ -67,7 +66,7 @@ static void cpu_offload_true_is_read_as_offload_optimizer_device_cpu(void **stat
         read_offload(ZERO("\"cpu_offload\": true"), "zero_optimization.cpu_offload=false", "")
             .device,
         OFFLOAD_NONE);
-    /* Both names say the same. */
+    /* Both names may be given if they mean the same. */
     OffloadConfig both = read_offload(
         ZERO("\"cpu_offload\": true, \"offload_optimizer\": {\"device\": \"cpu\"}"), NULL,
         "c.json:2:23: notice: zero_optimization.cpu_offload: read as "
@@ -75,7 +74,7 @@ static void cpu_offload_true_is_read_as_offload_optimizer_device_cpu(void **stat
     assert_int_equal(both.device, OFFLOAD_CPU);
 }
 
-/* A file with both names that contradict each other is refused, as DeepSpeed does. */
+/* A file in which the two names contradict each other is refused, as in DeepSpeed. */
 static void cpu_offload_that_contradicts_the_device_is_refused(void **state)
 {
     (void)state;
@@ -84,7 +83,7 @@ static void cpu_offload_that_contradicts_the_device_is_refused(void **state)
     refuses(ZERO("\"cpu_offload\": 1"), "write true or false");
 }
 
-/* What cannot be elsewhere stays on the device, and a notice says what would help. */
+/* What cannot be stored elsewhere stays on the device, and a notice says what would help. */
 static void offload_keys_without_effect_give_a_notice_with_the_reason(void **state)
 {
     (void)state;
@@ -110,8 +109,8 @@ static void offload_keys_without_effect_give_a_notice_with_the_reason(void **sta
         "puts this part of them on the host)");
 }
 
-/* The reasons are true wherever the states are: none is about states on the host if none are there.
- */
+/* A notice gives a reason that is true wherever the optimizer states are: it does not speak of
+ * states on the host if none are there. */
 static void reasons_in_notices_are_true_for_every_offload_device(void **state)
 {
     static const char update[] = "no CPU update: the device updates states wherever they are",
@@ -155,7 +154,7 @@ static void reasons_in_notices_are_true_for_every_offload_device(void **state)
         }
 }
 
-/* The key that helps is named with the refusal. */
+/* The error that refuses a key names the key that helps instead. */
 static void errors_about_unimplemented_keys_name_the_key_to_use_instead(void **state)
 {
     (void)state;
@@ -166,7 +165,8 @@ static void errors_about_unimplemented_keys_name_the_key_to_use_instead(void **s
             "remove it; with offload_optimizer.device \"cpu\"");
 }
 
-/* With one tensor-parallel rank, or where rows are divided, each rank keeps its part alone. */
+/* partition_activations asks that each rank keep only its own part of the activations. This is so
+ * with one tensor-parallel rank, or if the ranks divide the rows. */
 static void partitioned_activations_are_honoured_where_rows_are_divided(void **state)
 {
     (void)state;

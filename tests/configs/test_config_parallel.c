@@ -212,8 +212,8 @@ static char *refusal(int heads, int kv, int width, int tp)
     return said;
 }
 
-/* A tensor size is refused exactly if tensor-parallel ranks cannot divide heads, key-value heads or
- * the mlp's width evenly. The suggested sizes must be accepted. */
+/* A tensor size is refused if and only if tensor-parallel ranks cannot divide heads, key-value
+ * heads or the mlp's width evenly. The suggested sizes must be accepted. */
 static void bug_28_a_tensor_size_that_does_not_divide_the_model_is_refused(void **state)
 {
     (void)state;
@@ -244,9 +244,9 @@ static void bug_28_a_tensor_size_that_does_not_divide_the_model_is_refused(void 
     assert_true(refused > 500);
 }
 
-/* Tests all grids on up to 12 ranks with 5 blocks. A grid is valid exactly if the number of ranks
- * is a multiple of tensor x pipeline and every layer range has a block. */
-static void a_grid_is_accepted_exactly_if_it_fits_ranks_and_layers(void **state)
+/* Tests all grids on up to 12 ranks with 5 blocks. A grid is valid if and only if the number of
+ * ranks is a multiple of tensor x pipeline and every layer range has a block. */
+static void a_grid_is_accepted_if_and_only_if_it_fits_ranks_and_layers(void **state)
 {
     (void)state;
     for (int world = 1; world <= 12; world++)
@@ -297,7 +297,7 @@ static void one_rank_ignores_a_grid_in_the_file_but_refuses_a_set_option(void **
     }
 }
 
-/* Returns the error of this config on so many ranks; the caller frees it. */
+/* Returns the error of this config on `world` ranks; the caller frees it. */
 static char *error_of(int64_t world, const char *keys, const char *set)
 {
     ConfigReport report;
@@ -308,7 +308,7 @@ static char *error_of(int64_t world, const char *keys, const char *set)
     return error;
 }
 
-/* The size of shard groups divides the data-parallel ranks, where their number is known. */
+/* The size of shard groups must divide the number of data-parallel ranks, if that is known. */
 static void a_shard_size_that_does_not_divide_the_data_parallel_ranks_is_refused(void **state)
 {
     (void)state;
@@ -367,7 +367,7 @@ int main(void)
         cmocka_unit_test(keys_of_the_grid_without_effect_give_a_notice),
         cmocka_unit_test(deepspeed_names_of_tensor_and_pipeline_sizes_are_read),
         cmocka_unit_test(bug_28_a_tensor_size_that_does_not_divide_the_model_is_refused),
-        cmocka_unit_test(a_grid_is_accepted_exactly_if_it_fits_ranks_and_layers),
+        cmocka_unit_test(a_grid_is_accepted_if_and_only_if_it_fits_ranks_and_layers),
         cmocka_unit_test(one_rank_ignores_a_grid_in_the_file_but_refuses_a_set_option),
         cmocka_unit_test(a_shard_size_that_does_not_divide_the_data_parallel_ranks_is_refused),
         cmocka_unit_test(shard_groups_have_no_effect_at_stage_0),

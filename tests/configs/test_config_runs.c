@@ -1,6 +1,6 @@
 /* test_config_runs.c -- generates thousands of configs from the option table and checks that none
- * ends in a failed check: large ones are planned, small ones are run. With
- * TEST_EVERY each commit draws a part, always the same one. */
+ * ends in a failed check: large ones are planned, small ones are run. With TEST_EVERY, each commit
+ * tests only a part of them, always the same part (tests/support/turns.h). */
 #include "model/core/check.h"
 #include "parallel/memory/memory_plan.h"
 #include "tests/fuzz/fuzz_model.h"
@@ -37,7 +37,7 @@ static void draw(uint8_t *bytes, int number)
         bytes[i] = (uint8_t)(256 * drawn_uniform((uint64_t)number, i));
 }
 
-/* Returns the number of the i-th config of this run's turn. */
+/* Returns the number of the i-th config that this run of the test tries. */
 static int numbered(int i)
 {
     int64_t every = turns_every(20);
@@ -113,8 +113,8 @@ static void check(int n, void (*one)(const uint8_t *, Told *), ModelSize model)
     n /= (int)turns_every(20);
     assert_int_equal(ends_in_children(n, one, model, p), 0);
     print_message("  %d configs, of which %d go together\n", n, p->accepted);
-    /* Of all large configs 35 % go together, of one turn's hundred between 20 and 45: below a tenth
-     * the generator draws little more than refusals. */
+    /* In 35 % of all large configs the values fit together; of the hundred in one turn, in 20 to
+     * 45. Below a tenth, the generator would produce little more than refused configs. */
     assert_true(p->accepted > n / 10);
     munmap(p, sizeof *p);
 }

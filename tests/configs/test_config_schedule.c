@@ -30,7 +30,7 @@ static const Config *preset(const char *path, const char *a, const char *b, cons
     return config;
 }
 
-/* Runs `config check` with data that exist. */
+/* Runs `config check` with a data file that exists. */
 static int check(char *path, const char *set)
 {
     char *argv[] = {"config", "check", path, "--set", (char *)set, "--set", "data.text=README.md",
@@ -57,7 +57,7 @@ static void every_preset_is_valid_for_short_and_long_runs(void **state)
     globfree(&found);
 }
 
-/* The warmup that each preset had when it was still given in steps. */
+/* Each preset has the warmup that it had when it was still given in steps. */
 static void warmup_ratios_of_presets_give_the_intended_steps(void **state)
 {
     (void)state;
@@ -196,9 +196,9 @@ static void a_stored_schedule_is_derived_again_for_other_train_steps(void **stat
     free(text);
 }
 
-/* `config show --json`: strict JSON, from which nothing is missing when it is read again, and in
- * which no derived length of the schedule is fixed. */
-static void plain_json_of_every_preset_is_strict_and_reads_back(void **state)
+/* `config show --json` prints strict JSON that can be read again as the same config and that does
+ * not contain the derived total_num_steps. */
+static void config_show_json_of_every_preset_is_strict_and_can_be_read_again(void **state)
 {
     (void)state;
     glob_t found;
@@ -225,8 +225,8 @@ static void plain_json_of_every_preset_is_strict_and_reads_back(void **state)
     globfree(&found);
 }
 
-/* Returns the number of keys that differ. *found says whether `key` is one of them, with an effect
- * on the numbers. */
+/* Returns the number of keys that differ. Sets *found to whether `key` is one of them, with
+ * EFFECT_NUMBERS. */
 static int differences(const Config *was, const Config *now, const char *key, bool *found)
 {
     ConfigDifference *d;
@@ -371,7 +371,7 @@ int main(void)
         cmocka_unit_test(schedule_ratios_are_rounded_to_the_nearest_step),
         cmocka_unit_test(a_set_option_with_steps_replaces_a_ratio_and_the_reverse),
         cmocka_unit_test(a_stored_schedule_is_derived_again_for_other_train_steps),
-        cmocka_unit_test(plain_json_of_every_preset_is_strict_and_reads_back),
+        cmocka_unit_test(config_show_json_of_every_preset_is_strict_and_can_be_read_again),
         cmocka_unit_test(a_schedule_in_steps_equals_the_same_schedule_in_ratios),
         cmocka_unit_test(warmup_and_decay_may_fill_the_run_but_not_exceed_it),
         cmocka_unit_test(a_warmup_longer_than_the_run_gives_a_notice),

@@ -1,5 +1,5 @@
-/* test_config_stored.c -- tests that the shard groups of a stored run are read again under the name
- * that the user gave them. */
+/* test_config_stored.c -- tests that a stored run keeps the name of the key with which the user set
+ * the size of its shard groups. */
 #include "configs/config.h"
 #include "model/core/check.h"
 
@@ -11,15 +11,17 @@
 
 #include <cmocka.h>
 
-/* A run stores which name gave the value. It resumes on other numbers of ranks as its own file
- * would be read there, in both forms in which it is stored: a name that does not fit is left out,
- * and parallel.shard itself is refused. A --set of parallel.shard replaces the name. */
-static void a_stored_run_keeps_the_name_of_its_shard_groups(void **state)
+/* A run stores which key gave the size of its shard groups. If it is resumed on another number of
+ * ranks, its stored config is read as the user's file would be read there, in both forms in which
+ * it is stored: a size that does not fit is dropped if it was given under a DeepSpeed name, and
+ * refused if it was given as parallel.shard. A --set of parallel.shard replaces the value of a
+ * DeepSpeed name. */
+static void a_stored_run_keeps_the_key_name_that_set_its_shard_groups(void **state)
 {
     (void)state;
     static const struct {
         const char *keys, *set;
-        int world, shard; /* of the run that goes on; 0: refused */
+        int world, shard; /* of the resumed run; 0: it is refused */
         const char *notice;
     } cases[] = {
         {"\"mics_shard_size\": 4", NULL, 8, 4, NULL},
@@ -73,7 +75,7 @@ static void a_stored_run_keeps_the_name_of_its_shard_groups(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stored_run_keeps_the_name_of_its_shard_groups),
+        cmocka_unit_test(a_stored_run_keeps_the_key_name_that_set_its_shard_groups),
     };
     return cmocka_run_group_tests_name("stored configs", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_config_stored_grid.c -- tests what other ranks keep of the grid of a stored run that they
- * open: what divides them. */
+/* test_config_stored_grid.c -- tests which sizes of the grid of a stored run are kept if another
+ * number of ranks opens it: those that divide that number. */
 #include "configs/config.h"
 #include "model/core/check.h"
 
@@ -16,7 +16,7 @@ static const Config *parse(const ConfigContext *context, const char *text, const
     return config_parse(context, "c.json", text, strlen(text), set != NULL, &set, report);
 }
 
-/* Returns the stored config of a run on so many ranks with these keys; the caller frees it. */
+/* Returns the stored config of a run on `world` ranks with these keys; the caller frees it. */
 static char *stored(int64_t world, const char *keys)
 {
     ConfigReport report;
@@ -84,8 +84,8 @@ static void a_stored_run_opened_by_other_ranks_keeps_sizes_that_divide_them(void
     free(text);
 }
 
-/* When a stored run is only inspected, another number of tensor-parallel ranks need not divide the
- * rows of a micro-batch. */
+/* A stored run may be opened by a number of tensor-parallel ranks that does not divide the rows of
+ * a micro-batch: sequence_parallel is then dropped, unless --set gives it. */
 static void a_stored_run_drops_sequence_parallel_if_rows_do_not_divide(void **state)
 {
     (void)state;
@@ -104,7 +104,8 @@ static void a_stored_run_drops_sequence_parallel_if_rows_do_not_divide(void **st
     free(text);
 }
 
-/* Whoever reads a run on other ranks keeps shard groups that divide them, and drops others. */
+/* If another number of ranks opens a stored run, the size of its shard groups is kept if it divides
+ * that number, and dropped otherwise. */
 static void a_stored_run_drops_shard_groups_that_do_not_divide_the_ranks(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* test_config_taken.c -- tests the list of what is taken for keys that a config does not give. */
+/* test_config_taken.c -- tests config_taken, which lists the values used for keys that a config
+ * does not give. */
 #include "configs/advice.h"
 #include "model/core/check.h"
 
@@ -30,7 +31,7 @@ static char *taken(const char *text)
     return out;
 }
 
-static void an_empty_file_takes_every_default(void **state)
+static void config_taken_lists_the_defaults_of_a_nearly_empty_config(void **state)
 {
     (void)state;
     char *rows = taken("{\"data\": {\"text\": \"x\"}, \"train_batch_size\": 8}");
@@ -47,7 +48,7 @@ static void an_empty_file_takes_every_default(void **state)
     free(rows);
 }
 
-static void keys_that_are_given_are_not_listed_but_those_set_to_auto_are(void **state)
+static void config_taken_lists_keys_set_to_auto_but_not_given_ones(void **state)
 {
     (void)state;
     char *rows = taken(
@@ -85,8 +86,8 @@ static void the_auto_learning_rate_equals_hugging_faces_default(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_empty_file_takes_every_default),
-        cmocka_unit_test(keys_that_are_given_are_not_listed_but_those_set_to_auto_are),
+        cmocka_unit_test(config_taken_lists_the_defaults_of_a_nearly_empty_config),
+        cmocka_unit_test(config_taken_lists_keys_set_to_auto_but_not_given_ones),
         cmocka_unit_test(the_auto_learning_rate_equals_hugging_faces_default),
     };
     return cmocka_run_group_tests_name("config taken", tests, NULL, NULL);

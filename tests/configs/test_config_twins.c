@@ -41,7 +41,7 @@ static void check_case(const Case *c)
 }
 
 /* Only data-parallel ranks share what ZeRO shards; other ranks do not count. */
-static void a_zero_stage_without_effect_gives_a_notice_on_one_data_rank(void **state)
+static void a_zero_stage_gives_a_notice_on_one_data_parallel_rank(void **state)
 {
     (void)state;
     static const Case cases[] = {
@@ -82,7 +82,8 @@ static void costly_zero_stages_give_a_notice_only_with_a_pipeline(void **state)
         check_case(&cases[i]);
 }
 
-/* Any other rank is one to communicate with, and one that can write. */
+/* All ranks count, not only data-parallel ones: any other rank is one to communicate with, and one
+ * that can write. */
 static void comms_logger_and_writers_notices_count_all_ranks(void **state)
 {
     (void)state;
@@ -104,7 +105,7 @@ static void comms_logger_and_writers_notices_count_all_ranks(void **state)
 }
 
 /* Replicas are compared at an interval only if they are compared at all, and if there are some. */
-static void an_interval_that_compares_nothing_gives_a_notice(void **state)
+static void a_compare_interval_without_effect_gives_a_notice(void **state)
 {
     (void)state;
     static const char every[] = "checkpoint.compare_interval=5",
@@ -148,10 +149,10 @@ static void sequence_parallel_notices_count_tensor_parallel_ranks_only(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_zero_stage_without_effect_gives_a_notice_on_one_data_rank),
+        cmocka_unit_test(a_zero_stage_gives_a_notice_on_one_data_parallel_rank),
         cmocka_unit_test(costly_zero_stages_give_a_notice_only_with_a_pipeline),
         cmocka_unit_test(comms_logger_and_writers_notices_count_all_ranks),
-        cmocka_unit_test(an_interval_that_compares_nothing_gives_a_notice),
+        cmocka_unit_test(a_compare_interval_without_effect_gives_a_notice),
         cmocka_unit_test(sequence_parallel_notices_count_tensor_parallel_ranks_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

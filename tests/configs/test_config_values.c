@@ -89,7 +89,7 @@ static void missing_values_are_derived_from_given_ones(void **state)
     config_free(c);
 }
 
-static void types_of_numbers_follow_from_the_given_keys(void **state)
+static void dtypes_follow_from_the_given_keys(void **state)
 {
     (void)state;
     const Config *c = config_test_keys("\"device\": \"cuda\", \"bf16\": {\"enabled\": \"auto\"}");
@@ -349,7 +349,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_that_are_absent_or_null_get_their_defaults),
         cmocka_unit_test(missing_values_are_derived_from_given_ones),
-        cmocka_unit_test(types_of_numbers_follow_from_the_given_keys),
+        cmocka_unit_test(dtypes_follow_from_the_given_keys),
         cmocka_unit_test(missing_batch_keys_are_derived_from_the_given_ones),
         cmocka_unit_test(set_options_are_applied_in_order_and_parsed_by_the_key_type),
         cmocka_unit_test(a_set_option_replaces_conflicting_values_and_errors_of_the_file),

@@ -111,7 +111,7 @@ static void a_printed_config_can_be_read_on_any_number_of_ranks(void **state)
         const Config *again = parse_in((ConfigContext){.world = cases[i].is}, text);
         if (again == NULL) fail_msg("refused on %d ranks: %s", (int)cases[i].is, text);
         assert_batch(again, cases[i].dp, cases[i].batch, cases[i].micro, cases[i].accum);
-        /* When it is only inspected, it keeps its values, whatever the number of ranks. */
+        /* A stored config that is only inspected keeps its values, whatever the number of ranks. */
         for (int64_t world = 0; world < 6; world++) {
             const ConfigContext looking = {.world = world, .stored = true};
             const Config *stored = parse_in(looking, text);
@@ -127,7 +127,7 @@ static void a_printed_config_can_be_read_on_any_number_of_ranks(void **state)
     }
 }
 
-/* Derived values are printed as comments, so they are not there when the text is read. */
+/* Derived values are printed as comments, so they are derived again when the text is read. */
 static void values_derived_from_the_ranks_are_printed_as_comments(void **state)
 {
     (void)state;
@@ -167,7 +167,8 @@ static void the_default_config_prints_text_that_can_be_read_again(void **state)
     free(text);
 }
 
-/* A stored config has values that the user never wrote. */
+/* A stored config has values that the user never wrote, so there is no notice that one of them has
+ * no effect. */
 static void a_stored_config_has_no_notice_of_an_unused_value(void **state)
 {
     (void)state;
@@ -201,7 +202,7 @@ static void an_old_run_with_all_values_given_opens_and_resumes_on_more_ranks(voi
     assert_batch(now, 4, 16, 4, 1);
     ConfigDifference *d;
     int n = config_diff(stored, now, &d);
-    assert_int_equal(n, 2); /* a resumed run can adopt both differences */
+    assert_int_equal(n, 2); /* both may change when a run is resumed */
     assert_string_equal(d[0].key, "parallel.data");
     assert_string_equal(d[1].key, "gradient_accumulation_steps");
     for (int i = 0; i < n; i++)
@@ -355,8 +356,9 @@ static void a_stored_world_that_is_not_a_rank_count_is_ignored(void **state)
     }
 }
 
-/* Other mistakes silence the rules for these sizes. The number of ranks must not overflow, and the
- * batch, which is derived from it, must not be reported. */
+/* The other mistakes in this config switch off the rules for the tensor and pipeline sizes. The
+ * number of ranks must not overflow, and the batch, which is derived from it, must not be
+ * reported. */
 static void huge_grid_sizes_in_a_wrong_config_do_not_overflow(void **state)
 {
     (void)state;

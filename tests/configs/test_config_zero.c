@@ -108,7 +108,7 @@ static void a_change_of_zero_stage_is_listed_as_a_change_of_rounding(void **stat
     free(text);
 }
 
-/* DeepSpeed accepts most keys of stage 3 without the prefix as well. */
+/* DeepSpeed accepts most keys of stage 3 without the prefix "stage3_" as well. */
 static void every_alias_of_a_zero_key_sets_the_key(void **state)
 {
     (void)state;
@@ -237,8 +237,8 @@ static void gradients_are_sent_in_the_accumulation_type_unless_given(void **stat
 }
 
 /* DeepSpeed's names of parallel.shard are read at stage 3, and never refused for the number of
- * ranks: a file that trains there trains here. */
-static void names_of_shard_groups_are_read_at_stage_3_where_they_fit(void **state)
+ * ranks: a file that trains with DeepSpeed trains here. */
+static void deepspeed_names_of_parallel_shard_are_read_at_stage_3_if_they_fit(void **state)
 {
     (void)state;
     static const struct {
@@ -294,8 +294,9 @@ static void names_of_shard_groups_are_read_at_stage_3_where_they_fit(void **stat
     }
 }
 
-/* Two names with different values contradict each other, and so do a name and parallel.shard. */
-static void names_of_shard_groups_that_differ_are_refused(void **state)
+/* Two DeepSpeed names with different values contradict each other, and so do a DeepSpeed name and
+ * parallel.shard. */
+static void different_values_under_two_names_of_parallel_shard_are_refused(void **state)
 {
     (void)state;
     static const char *const keys[] = {
@@ -316,9 +317,9 @@ static void names_of_shard_groups_that_differ_are_refused(void **state)
     }
 }
 
-/* Where they have no effect they do not contradict each other, and each has its notice; but one and
- * parallel.shard do. */
-static void names_of_shard_groups_may_differ_at_other_stages(void **state)
+/* At stages 0 to 2 the DeepSpeed names have no effect, so they do not contradict each other, and
+ * each gives a notice. But a DeepSpeed name and parallel.shard still contradict each other. */
+static void deepspeed_names_of_parallel_shard_may_contradict_each_other_below_stage_3(void **state)
 {
     (void)state;
     static const char both[] = "\"mics_shard_size\": 4, \"zero_hpz_partition_size\": 2";
@@ -356,9 +357,9 @@ int main(void)
         cmocka_unit_test(zero_optimization_true_and_false_mean_stages_1_and_0),
         cmocka_unit_test(a_change_of_zero_stage_is_listed_as_a_change_of_rounding),
         cmocka_unit_test(every_alias_of_a_zero_key_sets_the_key),
-        cmocka_unit_test(names_of_shard_groups_are_read_at_stage_3_where_they_fit),
-        cmocka_unit_test(names_of_shard_groups_that_differ_are_refused),
-        cmocka_unit_test(names_of_shard_groups_may_differ_at_other_stages),
+        cmocka_unit_test(deepspeed_names_of_parallel_shard_are_read_at_stage_3_if_they_fit),
+        cmocka_unit_test(different_values_under_two_names_of_parallel_shard_are_refused),
+        cmocka_unit_test(deepspeed_names_of_parallel_shard_may_contradict_each_other_below_stage_3),
         cmocka_unit_test(the_largest_integer_is_accepted_as_no_limit),
         cmocka_unit_test(overlap_comm_defaults_to_true_at_stage_3_only),
         cmocka_unit_test(auto_bucket_sizes_are_derived_from_hidden_size),

@@ -31,7 +31,7 @@ static void check_both(const Config *c)
     assert_string_equal(sets->item[1].shards.item[0], "d.bin");
 }
 
-static void sets_are_read_in_order_and_printed_so_that_they_read_back(void **state)
+static void eval_sets_are_read_in_order_and_can_be_read_again_when_printed(void **state)
 {
     (void)state;
     char *json = text_format(BEGIN "%s}", both);
@@ -51,7 +51,7 @@ static void sets_are_read_in_order_and_printed_so_that_they_read_back(void **sta
     free(json);
 }
 
-static void a_set_of_the_command_line_replaces_those_of_the_file(void **state)
+static void eval_sets_of_the_command_line_replace_those_of_the_file(void **state)
 {
     (void)state;
     char *json = text_format(BEGIN "{\"code\": 3}}"), *set = text_format("eval.sets=%s", both);
@@ -105,7 +105,7 @@ static void check_error(const char *json, int n, const char *const *set, const c
     config_report_free(&report);
 }
 
-static void a_value_that_is_not_an_object_of_sets_is_refused_with_an_example(void **state)
+static void invalid_values_of_eval_sets_are_refused_with_advice(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -120,7 +120,7 @@ static void a_value_that_is_not_an_object_of_sets_is_refused_with_an_example(voi
         "\"news_*.bin\"}}");
 }
 
-static void more_validation_sets_than_a_run_can_keep_are_refused(void **state)
+static void more_than_32_validation_sets_are_refused(void **state)
 {
     (void)state;
     for (int n = EVAL_SETS_MOST; n <= EVAL_SETS_MOST + 1; n++) {
@@ -146,10 +146,10 @@ static void more_validation_sets_than_a_run_can_keep_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sets_are_read_in_order_and_printed_so_that_they_read_back),
-        cmocka_unit_test(a_set_of_the_command_line_replaces_those_of_the_file),
-        cmocka_unit_test(a_value_that_is_not_an_object_of_sets_is_refused_with_an_example),
-        cmocka_unit_test(more_validation_sets_than_a_run_can_keep_are_refused),
+        cmocka_unit_test(eval_sets_are_read_in_order_and_can_be_read_again_when_printed),
+        cmocka_unit_test(eval_sets_of_the_command_line_replace_those_of_the_file),
+        cmocka_unit_test(invalid_values_of_eval_sets_are_refused_with_advice),
+        cmocka_unit_test(more_than_32_validation_sets_are_refused),
     };
     return cmocka_run_group_tests_name("eval.sets", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* test_hardware.c -- tests what is done with measured figures of hardware: numbers are moved into
+/* test_hardware.c -- tests what is done with measured figures of hardware: numbers are clamped to
  * the limits of their keys, and a GPU is given the preset of its name. */
 #include "configs/machine_file/hardware.h"
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-static void a_policy_without_effect_gives_a_notice(void **state)
+static void a_health_policy_without_effect_gives_a_notice(void **state)
 {
     (void)state;
     static const struct {
@@ -61,6 +61,7 @@ static void a_policy_without_effect_gives_a_notice(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_policy_without_effect_gives_a_notice)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_health_policy_without_effect_gives_a_notice)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

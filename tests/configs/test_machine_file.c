@@ -1,5 +1,5 @@
-/* test_machine_file.c -- tests the reader of machine files: the presets, what each mistake is
- * answered with, and what ranks on CPUs have. */
+/* test_machine_file.c -- tests the reader of machine files: the presets, the error message for each
+ * mistake, and which part of a CPU each rank has. */
 #include "configs/machine_file/embedded.h"
 #include "configs/machine_file/keys.h"
 #include "tests/support/files/scratch.h"
@@ -80,7 +80,7 @@ static void the_example_of_each_key_is_within_its_limits(void **state)
     }
 }
 
-/* A good file with one change, and the message. */
+/* A change of one text in the preset `of`, and the error message that it must give. */
 typedef struct {
     const char *of, *was, *becomes, *message;
 } Refusal;
@@ -189,7 +189,7 @@ static char *changed(const Refusal *r)
     return text_format("%.*s%s%s", (int)(at - text), text, r->becomes, at + strlen(r->was));
 }
 
-static void each_mistake_is_named_with_its_place_and_what_to_write(void **state)
+static void each_mistake_gives_an_error_with_its_position_and_what_to_write(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
@@ -249,7 +249,7 @@ static void a_text_unlike_a_machine_file_is_refused_with_a_short_message(void **
     }
 }
 
-static void comments_and_any_order_are_allowed(void **state)
+static void a_machine_file_may_have_comments(void **state)
 {
     char err[512];
     Hardware h, again;
@@ -313,7 +313,7 @@ static void a_written_machine_file_is_read_back(void **state)
     }
 }
 
-/* Ranks on CPUs share their node; a GPU is one rank's own. */
+/* Ranks on CPUs share the speed of their node; on GPUs, each rank has a whole GPU. */
 static void ranks_on_a_cpu_share_its_speed_and_each_rank_has_a_whole_gpu(void **state)
 {
     char err[512];
@@ -344,10 +344,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_embedded_preset_equals_its_file),
         cmocka_unit_test(the_example_of_each_key_is_within_its_limits),
-        cmocka_unit_test(each_mistake_is_named_with_its_place_and_what_to_write),
+        cmocka_unit_test(each_mistake_gives_an_error_with_its_position_and_what_to_write),
         cmocka_unit_test(a_machine_name_of_the_maximum_length_is_read_whole),
         cmocka_unit_test(a_text_unlike_a_machine_file_is_refused_with_a_short_message),
-        cmocka_unit_test(comments_and_any_order_are_allowed),
+        cmocka_unit_test(a_machine_file_may_have_comments),
         cmocka_unit_test(a_missing_machine_file_is_reported_with_the_names_of_presets),
         cmocka_unit_test(a_written_machine_file_is_read_back),
         cmocka_unit_test(ranks_on_a_cpu_share_its_speed_and_each_rank_has_a_whole_gpu),

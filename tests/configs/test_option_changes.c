@@ -130,7 +130,8 @@ static const char *resume_contradiction(const OptionCase *c, const Option *row, 
     if (refused) return "the run is not resumed";
     /* This machine has no such device, or the losses diverged. */
     if (now->code == EXIT_UNAVAILABLE || now->code == EXIT_DIVERGED) return NULL;
-    *numbers |= now->code == EXIT_CONFIG; /* another text has another tokenizer */
+    /* a changed text gives another tokenizer, so the run is refused */
+    *numbers |= now->code == EXIT_CONFIG;
     if (row->effect == EFFECT_NUMBERS && *numbers) return NULL;
     if (now->code != EXIT_OK) return "the resumed run ends with another code";
     int expected = was->n_losses - RESUMED_AT;

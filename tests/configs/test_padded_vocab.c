@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 /* Other programs pad their token tables: Qwen's have 151936 rows for 151669 ids. */
-static void a_given_tokenizer_may_have_a_few_ids_less_than_the_model(void **state)
+static void a_given_tokenizer_may_have_a_few_ids_fewer_than_the_model(void **state)
 {
     (void)state;
     static const struct {
@@ -40,7 +40,7 @@ static void a_given_tokenizer_may_have_a_few_ids_less_than_the_model(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_given_tokenizer_may_have_a_few_ids_less_than_the_model),
+        cmocka_unit_test(a_given_tokenizer_may_have_a_few_ids_fewer_than_the_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-static void config_settle_takes_the_vocabulary_of_the_data_or_refuses(void **state)
+static void config_settle_takes_the_vocabulary_size_of_the_data_or_refuses_another(void **state)
 {
     (void)state;
     char err[300];
@@ -95,7 +95,7 @@ static void a_tokenizer_trained_on_the_text_may_have_fewer_ids_than_the_model(vo
 
 /* A run's stored config has the vocabulary that a small text gave. The config that the run was
  * started with allows that vocabulary, so the two do not differ in it. */
-static void a_vocabulary_lowered_by_the_text_is_not_a_config_change(void **state)
+static void a_vocabulary_made_smaller_by_the_text_is_not_a_config_change(void **state)
 {
     (void)state;
     static const struct {
@@ -130,7 +130,7 @@ static void a_vocabulary_lowered_by_the_text_is_not_a_config_change(void **state
             config_diff_free(d, n);
             config_free(c);
         }
-    /* Two runs, and two configs that were not run, have the sizes that they say. */
+    /* Between two runs, or between two configs that were not run, other sizes are differences. */
     const char *set = "model.vocab_size=1000";
     const Config *asked = config_test_parse(text, 1, &set);
     const Config *other = config_parse(&stored, "c.json", kept, strlen(kept), 1, &set, &report);
@@ -150,8 +150,8 @@ static void a_vocabulary_lowered_by_the_text_is_not_a_config_change(void **state
     free(kept);
 }
 
-/* Where the two vocabulary sizes contradict each other, --set replaces the file's. */
-static void a_set_vocabulary_replaces_a_contradicting_one_of_the_file(void **state)
+/* If the two vocabulary sizes contradict each other, --set replaces the file's. */
+static void a_vocabulary_size_given_by_set_replaces_a_contradicting_one_of_the_file(void **state)
 {
     (void)state;
     static const char text[] = "{\"data\": {\"text\": \"x\", \"tokenizer_vocab_size\": 400}, "
@@ -254,7 +254,7 @@ static void defaults_that_depend_on_the_device_follow_its_generation_and_memory(
     }
 }
 
-/* A run keeps the values that it began with, on whatever device it goes on. */
+/* A run keeps the values that it began with, on whatever device it is resumed. */
 static void a_run_keeps_the_defaults_of_its_first_device(void **state)
 {
     (void)state;
@@ -275,12 +275,13 @@ static void a_run_keeps_the_defaults_of_its_first_device(void **state)
     const Config *stored = parsed(&as_stored, kept, NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int own = 0; own < 2; own++) {
-            /* The config again, or the run's own. */
+            /* Reads either the original config again, or the run's stored config. */
             ConfigDifference *d;
             const Config *c = own ? parsed(&resumed, kept, cases[i].set)
                                   : config_test_parse(text, 1, &cases[i].set);
             if (!own) {
-                /* Until it is settled, it does not differ from any value that the device gave. */
+                /* A config that is not settled yet counts as equal to any value that the device
+                 * gave. */
                 int n = config_diff(stored, c, &d);
                 for (int k = 0; k < n; k++)
                     assert_true(strncmp(d[k].key, "model.", 6) != 0 ||
@@ -351,7 +352,7 @@ static void config_of_short_sequences_keeps_the_model(void **state)
 static void config_of_one_share_divides_a_micro_batch_among_the_ranks(void **state)
 {
     (void)state;
-    /* Of 14 tokens, four ranks get equal parts of two sequences, but not of one. */
+    /* Sequences have 14 tokens: four ranks can divide two of them evenly, but not one. */
     static const struct {
         int world;
         const char *grid;
@@ -381,11 +382,11 @@ static void config_of_one_share_divides_a_micro_batch_among_the_ranks(void **sta
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(config_settle_takes_the_vocabulary_of_the_data_or_refuses),
+        cmocka_unit_test(config_settle_takes_the_vocabulary_size_of_the_data_or_refuses_another),
         cmocka_unit_test(config_settle_changes_only_the_given_facts),
         cmocka_unit_test(a_tokenizer_trained_on_the_text_may_have_fewer_ids_than_the_model),
-        cmocka_unit_test(a_vocabulary_lowered_by_the_text_is_not_a_config_change),
-        cmocka_unit_test(a_set_vocabulary_replaces_a_contradicting_one_of_the_file),
+        cmocka_unit_test(a_vocabulary_made_smaller_by_the_text_is_not_a_config_change),
+        cmocka_unit_test(a_vocabulary_size_given_by_set_replaces_a_contradicting_one_of_the_file),
         cmocka_unit_test(defaults_that_depend_on_the_device_follow_its_generation_and_memory),
         cmocka_unit_test(a_run_keeps_the_defaults_of_its_first_device),
         cmocka_unit_test(config_of_short_sequences_keeps_the_model),

@@ -43,7 +43,7 @@ static void hopper_attention_is_used_only_if_given_and_refused_on_other_devices(
     static const struct {
         const char *text, *set;
         DeviceFacts device;
-        const char *error; /* NULL: there is none, and these are the kernels: */
+        const char *error; /* NULL: there is none, and `kernels` are used */
         AttentionKernels kernels;
     } cases[] = {
         {WIDE "}", NULL, {.capability = 90}, NULL, ATTENTION_PORTABLE},
@@ -59,7 +59,7 @@ static void hopper_attention_is_used_only_if_given_and_refused_on_other_devices(
          "device=cuda",
          {.capability = 0},
          NULL,
-         ATTENTION_HOPPER}, /* there is no GPU here */
+         ATTENTION_HOPPER}, /* accepted, because a config for a GPU can be printed without one */
         {HOPPER, NULL, {.capability = 80}, "a GPU here has 8.0; write \"portable\"", 0},
         {HOPPER, NULL, {.capability = 100}, "a GPU here has 10.0; write \"portable\"", 0},
         {HOPPER,
@@ -88,8 +88,8 @@ static void hopper_attention_is_used_only_if_given_and_refused_on_other_devices(
     }
 }
 
-/* A run goes on with the kernels that it began with. Where they are missing, that is refused, and
- * where others are asked for, that is a change of rounding. */
+/* A resumed run keeps the kernels that it began with. If the device lacks them, the run is refused.
+ * If a --set asks for others, that counts as a change of rounding. */
 static void a_resumed_run_keeps_its_attention_kernels(void **state)
 {
     (void)state;
@@ -105,7 +105,7 @@ static void a_resumed_run_keeps_its_attention_kernels(void **state)
     config_free(c);
     assert_null(attention_on(WIDE "}", NULL, ampere, stored, err, sizeof err));
     assert_non_null(strstr(err, "the run began with \"hopper\""));
-    /* The config of the run itself gives the key. */
+    /* The stored config of the run gives cuda.attention. */
     c = parsed(&resumed, kept, NULL);
     ConfigFacts facts = {.known = &ampere, .run = stored};
     assert_null(config_settle(c, &facts, err, sizeof err));
@@ -191,7 +191,7 @@ static void configs_that_hopper_does_not_fit_are_refused(void **state)
         assert_string_equal(report.remedy[0], "cuda.attention=portable");
         config_report_free(&report);
     }
-    /* Also for a run that is only read, if a --set asks for them. */
+    /* The kernels are refused also for a run that is only read, if a --set asks for them. */
     const ConfigContext opened = {.stored = true, .opened = 1};
     const char *text = WIDE ", \"device\": \"cpu\"}", *set = "cuda.attention=hopper";
     ConfigReport report;

@@ -1,4 +1,4 @@
-/* test_limits.c -- numbers that are allowed in a config or a checkpoint but too large for any
+/* test_limits.c -- tests numbers that are allowed in a config or a checkpoint but too large for any
  * machine: each is refused with an error message before anything is computed from it. Sanitizers
  * would detect an overflow. */
 #include "parallel/checkpoint/manifest.h"
@@ -23,7 +23,7 @@ static int plan_rank(Run *run)
     return EXIT_OK;
 }
 
-/* A run with random tokens, up to its memory plan. */
+/* Executes a run with random tokens up to its memory plan. */
 static int plan(int argc, char **argv)
 {
     RunArguments arguments;
@@ -50,7 +50,8 @@ static const Case cases[] = {
       "train_micro_batch_size_per_gpu=1", "data.seq_length=1000000000"},
      EXIT_NO_MEMORY,
      "the plan needs"},
-    /* one tensor, one arena, one sum of arenas, the host's part */
+    /* in these cases, one of these sizes is too large: a tensor, an arena, a sum of arenas, the
+     * host's part */
     {{"data.seq_length=1000000000", "train_batch_size=1000000000",
       "train_micro_batch_size_per_gpu=1000000000"},
      EXIT_NO_MEMORY,
@@ -59,7 +60,7 @@ static const Case cases[] = {
       "model.num_attention_heads=100000"},
      EXIT_NO_MEMORY,
      "2^63 bytes"},
-    /* units that add up to more than 2^63 elements */
+    /* units (flat buffers of parameters) that add up to more than 2^63 elements */
     {{"model.num_layers=1000", "model.hidden_size=1000000", "model.head_dim=100000",
       "model.num_attention_heads=100000", "zero_optimization.overlap_comm=true"},
      EXIT_NO_MEMORY,

@@ -1,5 +1,5 @@
-/* test_offload_plan.c -- optimizer states on the host in the memory plan: what is compared with
- * the host's memory, and what is written where they do not fit. */
+/* test_offload_plan.c -- tests the memory plan with optimizer states on the host: with which memory
+ * it is compared, and the error messages if it does not fit. */
 #include "parallel/memory/memory_plan.h"
 
 #include "model/core/figures.h"
@@ -35,8 +35,8 @@ static MemoryRoom room_of(size_t device, size_t host)
                         .host = host * GB};
 }
 
-/* Ten GB of weights and gradients, `rest` GB beside, and the states, of which `host` GB lie on the
- * host. */
+/* A plan with 10 GB of weights and gradients, `rest` GB of activations, and 100 GB of states, of
+ * which `host` GB are on the host. */
 static MemoryPlan plan_of(size_t rest, size_t host)
 {
     return (MemoryPlan){.weights = 4 * GB,
@@ -61,7 +61,7 @@ static Config config_of(OffloadDevice device)
     return c;
 }
 
-/* Fails unless the plan is refused with a message that has `words`; NULL: it fits. */
+/* Fails unless the plan is refused with a message that has `words`; words NULL: unless it fits. */
 static void says_with(const MemoryPlan *plan, MemoryRoom room, const Config *c,
                       const MemoryRatios *ratios, const char *words)
 {
@@ -77,8 +77,9 @@ static void says(const MemoryPlan *plan, MemoryRoom room, const Config *c, const
     says_with(plan, room, c, &ratios, words);
 }
 
-/* Of page-locked memory, 5 % or 2 GB stay free, whichever is less; of other memory nothing. */
-static void page_locked_memory_leaves_a_part_of_the_hosts_memory_free(void **state)
+/* If some host memory is page-locked, 5 % of the host's memory or 2 GB stay free, whichever is
+ * less; otherwise nothing. */
+static void with_page_locked_memory_a_part_of_host_memory_is_kept_free(void **state)
 {
     (void)state;
     MemoryPlan none = plan_of(0, 0), some = plan_of(0, 1);
@@ -91,7 +92,7 @@ static void page_locked_memory_leaves_a_part_of_the_hosts_memory_free(void **sta
 }
 
 /* The ratio that is named fits, and the next one above does not. */
-static void a_host_that_is_too_small_is_refused_with_the_ratio_that_fits(void **state)
+static void a_host_with_too_little_memory_is_refused_with_the_ratio_that_fits(void **state)
 {
     (void)state;
     Config c = config_of(OFFLOAD_CPU);
@@ -105,7 +106,8 @@ static void a_host_that_is_too_small_is_refused_with_the_ratio_that_fits(void **
     MemoryRoom limited = room_of(80, 62);
     limited.limited = true;
     says(&plan, limited, &c, "are available for that (its control group's limit); lower");
-    /* Moments of half the size are a way out for a run in bf16 whose states then fit. */
+    /* For a run in bf16, bf16 moments are suggested as a remedy if the plan then fits; otherwise
+     * the message only says how much smaller the states would be. */
     MemoryRoom room = room_of(80, 62);
     c.bf16.enabled = true;
     says(&plan, room, &c,
@@ -123,15 +125,15 @@ static void a_host_that_is_too_small_is_refused_with_the_ratio_that_fits(void **
     MemoryRatios ratios = ratios_of();
     assert_false(memory_fits(&plan, &room, &c, &ratios, err, sizeof err));
     assert_null(strstr(err, "bf16_optimizer_states"));
-    /* Nothing fits both. */
+    /* No ratio fits both memories. */
     says(&plan, room_of(20, 32), &c,
          "no zero_optimization.offload_optimizer.ratio fits: with 0.95 the host lacks 60.3 GiB, "
          "with 0.3 the GPU lacks 60.5 GiB");
 }
 
-/* A snapshot that has room only without states on the host keeps no ratio from fitting: beside
- * these states saves are synchronous. */
-static void a_ratio_fits_even_if_there_is_no_room_for_a_snapshot(void **state)
+/* A snapshot does not keep a ratio from fitting: if there is no room for both the snapshot and the
+ * states, saves are synchronous. */
+static void an_offload_ratio_is_proposed_even_if_a_snapshot_has_no_room(void **state)
 {
     (void)state;
     Config c = config_of(OFFLOAD_NONE);
@@ -142,7 +144,7 @@ static void a_ratio_fits_even_if_there_is_no_room_for_a_snapshot(void **state)
          "{\"device\": \"cpu\", \"ratio\": 0.63}: 58.7 GiB of the 93.1");
 }
 
-/* The host's memory is compared in every run, whether it accumulates gradients or not. */
+/* The host's memory is checked in every run, whether it accumulates gradients or not. */
 static void the_hosts_memory_is_checked_in_every_run(void **state)
 {
     (void)state;
@@ -156,7 +158,7 @@ static void the_hosts_memory_is_checked_in_every_run(void **state)
     says(&plan, room_of(20, 1), &c, "lower gradient_accumulation_steps (now 3)");
 }
 
-/* Where every rank keeps all states, ZeRO is named. */
+/* If every rank keeps all states, the error suggests ZeRO stage 1. */
 static void the_error_suggests_zero_stage_1_if_every_rank_keeps_all_states(void **state)
 {
     (void)state;
@@ -174,7 +176,7 @@ static void the_error_suggests_zero_stage_1_if_every_rank_keeps_all_states(void 
     assert_null(strstr(err, "zero_optimization.stage"));
 }
 
-/* On a CPU both memories are one, and no ratio is named. */
+/* On a CPU, device memory and host memory are the same, so no ratio is suggested. */
 static void on_a_cpu_the_error_proposes_no_ratio(void **state)
 {
     (void)state;
@@ -190,7 +192,7 @@ static void on_a_cpu_the_error_proposes_no_ratio(void **state)
 
 /* ---- what helps a device --------------------------------------------------------------------- */
 
-static void the_error_proposes_the_smallest_ratio_that_fits_the_device(void **state)
+static void the_error_proposes_the_smallest_offload_ratio_that_fits_the_device(void **state)
 {
     (void)state;
     Config c = config_of(OFFLOAD_NONE);
@@ -207,8 +209,8 @@ static void the_error_proposes_the_smallest_ratio_that_fits_the_device(void **st
     says(&plan, room_of(52, 500), &c, "write zero_optimization.offload_optimizer.ratio 0.63: 58.7");
 }
 
-/* Where the host has no room for what the device lacks, both shortfalls are named. */
-static void if_no_ratio_fits_the_error_names_both_shortfalls(void **state)
+/* If the host has no room for what the device lacks, the error says how much each of them lacks. */
+static void if_no_ratio_fits_the_error_says_what_host_and_gpu_lack(void **state)
 {
     (void)state;
     Config c = config_of(OFFLOAD_NONE);
@@ -219,8 +221,9 @@ static void if_no_ratio_fits_the_error_names_both_shortfalls(void **state)
     says(&plan, room_of(52, 42), &c, "with 0.39 the GPU lacks 22.4 GiB");
 }
 
-/* States on the host are not named where they do not help, or do not help alone. */
-static void the_error_names_other_memory_that_is_too_large(void **state)
+/* Offloading is not suggested if it does not help. If it is not enough by itself, or if smaller
+ * batches would also help, the error says that, too. */
+static void the_error_names_what_helps_besides_offload(void **state)
 {
     (void)state;
     Config c = config_of(OFFLOAD_NONE);
@@ -238,7 +241,8 @@ static void the_error_names_other_memory_that_is_too_large(void **state)
         "zero_optimization.offload_optimizer {\"device\": \"cpu\", \"ratio\": 0.1}");
 }
 
-/* Nor where the host has no room for them, or where those that can lie there do already. */
+/* Offloading is not suggested if the host has no room for the states, or if those that can be on
+ * the host already are. */
 static void offload_is_not_proposed_for_states_that_cannot_move_to_the_host(void **state)
 {
     (void)state;
@@ -259,7 +263,8 @@ static void offload_is_not_proposed_for_states_that_cannot_move_to_the_host(void
     says_with(&plan, room_of(15, 500), &c, &ratios, smaller);
 }
 
-/* Says how to write that so many GB of the states are on the host. */
+/* Writes the words that suggest to put `states` of the 100 GB of states on the host. `on`:
+ * offloading is already on. */
 static void how_to_write(bool on, int states, char *words, size_t n)
 {
     static const char key[] = "write zero_optimization.offload_optimizer";
@@ -271,9 +276,9 @@ static void how_to_write(bool on, int states, char *words, size_t n)
         snprintf(words, n, "%s {\"device\": \"cpu\", \"ratio\": %g}: ", key, states / 100.0);
 }
 
-/* Returns the words that a run is refused with if so many GB of its states are on the host, "" if
- * it fits. It has ten GB of weights and gradients and five of others; 2 GB or 5 % of the host stay
- * free. */
+/* Returns words of the error that a run gets with `states` GB of its states on the host, "" if it
+ * fits. The run has 10 GB of weights and gradients and 5 GB of activations. 2 GB or 5 % of the
+ * host, whichever is less, stay free. */
 static const char *expected(int device, int host, int states, bool on, char *words, size_t n)
 {
     double locked = host / 20.0 < 2 ? host * 0.95 : host - 2;
@@ -302,8 +307,9 @@ static const char *expected(int device, int host, int states, bool on, char *wor
     return words;
 }
 
-/* The device, the host or both are short, with states on the device or, in part, on the host. */
-static void every_shortfall_error_proposes_what_helps(void **state)
+/* The device, the host or both lack memory, with all states on the device or some of them on the
+ * host. */
+static void every_error_about_too_little_memory_proposes_what_helps(void **state)
 {
     (void)state;
     static const int device[] = {12, 16, 40, 75, 114, 130}, host[] = {5, 15, 33, 77, 103, 300},
@@ -327,17 +333,17 @@ static void every_shortfall_error_proposes_what_helps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(page_locked_memory_leaves_a_part_of_the_hosts_memory_free),
-        cmocka_unit_test(a_host_that_is_too_small_is_refused_with_the_ratio_that_fits),
-        cmocka_unit_test(a_ratio_fits_even_if_there_is_no_room_for_a_snapshot),
+        cmocka_unit_test(with_page_locked_memory_a_part_of_host_memory_is_kept_free),
+        cmocka_unit_test(a_host_with_too_little_memory_is_refused_with_the_ratio_that_fits),
+        cmocka_unit_test(an_offload_ratio_is_proposed_even_if_a_snapshot_has_no_room),
         cmocka_unit_test(the_hosts_memory_is_checked_in_every_run),
         cmocka_unit_test(the_error_suggests_zero_stage_1_if_every_rank_keeps_all_states),
         cmocka_unit_test(on_a_cpu_the_error_proposes_no_ratio),
-        cmocka_unit_test(the_error_proposes_the_smallest_ratio_that_fits_the_device),
-        cmocka_unit_test(if_no_ratio_fits_the_error_names_both_shortfalls),
-        cmocka_unit_test(the_error_names_other_memory_that_is_too_large),
+        cmocka_unit_test(the_error_proposes_the_smallest_offload_ratio_that_fits_the_device),
+        cmocka_unit_test(if_no_ratio_fits_the_error_says_what_host_and_gpu_lack),
+        cmocka_unit_test(the_error_names_what_helps_besides_offload),
         cmocka_unit_test(offload_is_not_proposed_for_states_that_cannot_move_to_the_host),
-        cmocka_unit_test(every_shortfall_error_proposes_what_helps),
+        cmocka_unit_test(every_error_about_too_little_memory_proposes_what_helps),
     };
     return cmocka_run_group_tests_name("states on the host in a plan", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_offload_sums.c -- how optimizer states on the host add up over the ranks of a device and of
- * a machine, in the memory plan and for each ratio. */
+/* test_offload_sums.c -- tests how optimizer states on the host add up over the ranks of a device
+ * and of a machine, in the memory plan and for each ratio. */
 #include "parallel/memory/memory_plan.h"
 
 #include "tests/support/grid/made_up_machines.h"
@@ -39,7 +39,7 @@ static void add_up(Comm *world, void *context)
     if (memory_offloaded_share(&sum) != 0.4) rank_wrong(world, "another share than 0.4");
 }
 
-/* Ranks are not alike: one of an unequal pipeline has more states than another. */
+/* Each rank has another number of bytes, as in a pipeline with unequal stages. */
 static void add_up_ratios(Comm *world, void *context)
 {
     MemoryRatios own;
@@ -55,7 +55,7 @@ static void add_up_ratios(Comm *world, void *context)
                        sum.at[k].host);
 }
 
-static void ratios_add_up_by_device_and_machine(void **state)
+static void bytes_for_each_offload_ratio_add_up_by_device_and_machine(void **state)
 {
     (void)state;
     bool shared = false;
@@ -66,7 +66,7 @@ static void ratios_add_up_by_device_and_machine(void **state)
     machines_forget();
 }
 
-static void states_on_the_host_add_up_by_machine(void **state)
+static void optimizer_states_on_the_host_add_up_by_machine(void **state)
 {
     (void)state;
     made_up_machines("aba");
@@ -74,8 +74,9 @@ static void states_on_the_host_add_up_by_machine(void **state)
     machines_forget();
 }
 
-/* Where the device's memory is the host's, the states are no part of "other". */
-static void states_of_a_cpu_are_in_the_total_once(void **state)
+/* On a CPU, host memory is added to the total. The states, which are part of it, are not added to
+ * "other" as well. */
+static void on_a_cpu_optimizer_states_are_counted_once_in_the_total(void **state)
 {
     (void)state;
     MemoryPlan plan = plan_of_rank(0);
@@ -88,9 +89,9 @@ static void states_of_a_cpu_are_in_the_total_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(states_on_the_host_add_up_by_machine),
-        cmocka_unit_test(ratios_add_up_by_device_and_machine),
-        cmocka_unit_test(states_of_a_cpu_are_in_the_total_once),
+        cmocka_unit_test(optimizer_states_on_the_host_add_up_by_machine),
+        cmocka_unit_test(bytes_for_each_offload_ratio_add_up_by_device_and_machine),
+        cmocka_unit_test(on_a_cpu_optimizer_states_are_counted_once_in_the_total),
     };
     return cmocka_run_group_tests_name("sums of states on the host", tests, NULL, NULL);
 }

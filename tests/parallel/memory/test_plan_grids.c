@@ -1,6 +1,7 @@
-/* test_plan_grids.c -- on every kind of grid, each rank's memory plan equals what its device has
- * allocated, and each class equals an independent formula. A plan that was made without the grid
- * (tests/support/trainer/counted_step.h) has the same memory, calls and graph as each rank. */
+/* test_plan_grids.c -- tests that on every kind of grid, each rank's memory plan equals what its
+ * device has allocated, and each class equals an independent formula. A plan that was made without
+ * the grid (tests/support/trainer/counted_step.h) has the same memory, calls and graph as each
+ * rank. */
 #include "model/kernels/ops.h"
 #include "parallel/memory/memory_plan.h"
 #include "parallel/plan/counted_stage.h"
@@ -105,15 +106,16 @@ static size_t aligned(size_t bytes)
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
-/* Returns the ranks of a shard group. */
+/* Returns the number of ranks in a shard group. */
 static int shard_of(const GridCase *g)
 {
     return g->more && strcmp(g->more, GROUPS_OF_2) == 0 ? 2 : g->dp;
 }
 
 /* Computes the bytes of weights, gradients and optimizer states that a rank of this stage keeps,
- * independently of the program. A unit is padded to equal shards of whole alignments. A shard group
- * divides weights and gradients, all data-parallel ranks divide the optimizer states. A table that
+ * independently of the program. A unit (the flat buffer of a block, a table or the head) is padded
+ * so that it divides into equal shards, each a multiple of 128 elements. A shard group divides
+ * weights and gradients, all data-parallel ranks divide the optimizer states. A table that
  * embedding and head of the same stage share has two gradients in a micro-batch, so its gradient is
  * kept whole. Each unit is a separate tensor. */
 static void states_by_hand(const Trainer *t, const GridCase *g, size_t *weights, size_t *gradients,
@@ -168,8 +170,8 @@ static void check_classes(Comm *world, const Trainer *t, const MemoryPlan *plan,
     if (plan->activations != used.activations || plan->scratch != used.scratch)
         rank_wrong(world, "activations %zu, scratch %zu planned; %zu, %zu used", plan->activations,
                    plan->scratch, used.activations, used.scratch);
-    /* With several stages, the bound counts all layers on each stage and a group for each transfer.
-     * This is too much, but still little memory. */
+    /* With several stages, the bound `most` counts all layers on each stage and a group for each
+     * transfer. This is too much, but still little memory. */
     size_t list = step_plan_bytes(&s->step),
            most = step_plan_most_bytes(t->config, g->accumulation);
     if (list > most || (g->pp <= 4 && 2 * most > (g->pp > 1 ? 6 : 3) * list))
@@ -212,7 +214,8 @@ static void check_rank(Comm *world, void *context)
     bool several = t.session.dev.backend->place == PLACE_DEVICE && device_count(&t.session.dev) > 1;
     if (several && !session_connects(&t.session)) rank_wrong(world, "no device of its own");
     if (getenv("TEST_SAMPLE") == NULL) use_all(world, &t);
-    /* A plan is of a step after a step: it gathers the parts that the update before it changed. */
+    /* The plan describes a step that follows another one: it gathers the shards that the previous
+     * update changed. */
     trainer_step(&t);
     counted_step_check(&counted, world, &t);
     check_classes(world, &t, &counted.memory, r->grid);
@@ -240,7 +243,8 @@ static void check_two_steps(Recorder *recorder, Comm *world, Trainer *t)
     graph_free(&graph);
 }
 
-/* Late devices have several streams, like a GPU, so the graphs have waits. */
+/* Late devices (tests/support/device/late_device.h) have several streams, like a GPU, so the graphs
+ * contain waits between streams. */
 static void check_streams(Comm *world, void *context)
 {
     const Shared *r = context;

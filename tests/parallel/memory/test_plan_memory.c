@@ -1,5 +1,5 @@
-/* test_plan_memory.c -- the memory plan equals what a trainer allocates, for all kinds of data, for
- * any number of micro-batches, and on each of several ranks. */
+/* test_plan_memory.c -- tests that the memory plan equals what a trainer allocates, for all kinds
+ * of data, for any number of micro-batches, and on each of several ranks. */
 #include "parallel/memory/memory_plan.h"
 #include "tests/support/grid/made_up_machines.h"
 #include "tests/support/grid/thread_ranks.h"
@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-/* Fails unless a trainer with these data allocates exactly its plan, and has a decoder exactly if
- * `samples`. Returns the total of the plan. */
+/* Fails unless a trainer with these data allocates exactly its plan, and has a decoder if and only
+ * if `samples`. Returns the total of the plan. */
 static size_t check_plan(const Config *config, const DataSet *data, bool samples)
 {
     const Training training = {.config = config, .data = *data};
@@ -30,7 +30,7 @@ static size_t check_plan(const Config *config, const DataSet *data, bool samples
 /* A decoder for samples is either planned and allocated, or neither: token shards without a
  * tokenizer need none. A dry run replaces missing data by random tokens and counts the decoder that
  * the real run would have. */
-static void test_the_plan_counts_a_decoder_exactly_if_one_is_allocated(void **state)
+static void test_the_plan_counts_a_decoder_if_and_only_if_one_is_allocated(void **state)
 {
     Opened o;
     DataSet drawn;
@@ -110,7 +110,8 @@ static void add_up_machines(Comm *world, void *context)
                    mine.host);
 }
 
-/* Available memory and plans by rank; each needs the number of its plan. */
+/* Per rank: the available memory and the total of its plan. `tightest`: the rank whose plan must be
+ * found. */
 typedef struct {
     size_t available[3], total[3];
     int tightest;
@@ -129,7 +130,7 @@ static void find_tightest(Comm *world, void *context)
 }
 
 /* The memory of each machine is compared with the plans of its own ranks. */
-static void test_plans_add_up_by_machine_and_the_tightest_is_found(void **state)
+static void test_plans_add_up_by_machine_and_the_one_with_least_memory_left_is_found(void **state)
 {
     static Tight tight[] = {{{100, 50, 100}, {90, 45, 90}, 1, false},
                             {{100, 50, 100}, {90, 30, 95}, 2, false},
@@ -316,10 +317,10 @@ static void test_the_preset_for_eight_gpus_fits_into_80_gb(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_plan_counts_a_decoder_exactly_if_one_is_allocated),
+        cmocka_unit_test(test_the_plan_counts_a_decoder_if_and_only_if_one_is_allocated),
         cmocka_unit_test(test_page_locked_memory_does_not_grow_with_accumulation),
         cmocka_unit_test(test_plans_of_ranks_on_one_device_add_up_without_overflow),
-        cmocka_unit_test(test_plans_add_up_by_machine_and_the_tightest_is_found),
+        cmocka_unit_test(test_plans_add_up_by_machine_and_the_one_with_least_memory_left_is_found),
         cmocka_unit_test(test_the_largest_plan_of_each_stage_is_found),
         cmocka_unit_test(test_each_data_parallel_rank_holds_exactly_its_planned_memory),
         cmocka_unit_test(test_the_preset_for_eight_gpus_fits_into_80_gb),

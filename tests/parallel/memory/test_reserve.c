@@ -1,4 +1,4 @@
-/* test_reserve.c -- NCCL's memory in the plan: the estimate for each communicator that a grid
+/* test_reserve.c -- tests NCCL's memory in the plan: the estimate for each communicator that a grid
  * opens, and the measured value that replaces it. */
 #include "parallel/comm/nccl/nccl.h"
 #include "parallel/memory/memory_plan.h"
@@ -39,8 +39,9 @@ static void test_the_nccl_estimate_of_a_communicator_has_the_expected_size(void 
     }
 }
 
-/* A limit of CTAs is a limit of rings, multicast and messages; messages have a power of two
- * channels. With 8 of them a stage between two others has 192 MiB for messages instead of 768. */
+/* A limit of CTAs (thread blocks) limits the channels of rings, multicast and messages; for
+ * messages their number is a power of two. With 8 of them a stage between two others has 192 MiB
+ * for messages instead of 768. */
 static void test_a_limit_of_ctas_reduces_the_estimate(void **state)
 {
     (void)state;
@@ -117,14 +118,15 @@ static void test_fewer_channels_are_suggested_only_if_a_group_has_more(void **st
 
 /* ---- of a grid ------------------------------------------------------------------------------- */
 
-/* A grid, and the groups of several ranks that its rank `rank` has: their sizes and limits. */
+/* A grid, and the groups of several ranks to which its rank `rank` belongs: their sizes and limits
+ * of CTAs. */
 typedef struct {
     GridPlace size;
     GridGroups groups;
     int rank;
     struct {
         int ranks, max_ctas;
-    } silent[4]; /* all groups but that of the stages */
+    } silent[4]; /* all groups except that of the pipeline stages */
 } GridComms;
 
 enum { PP = 8, DP = 16, REPLICATE = 12, TP = 20, KV = 5, TIE = 4 };
@@ -184,7 +186,8 @@ typedef struct {
     bool reserve, breakdown;
 } Measured;
 
-/* Each rank's program itself allocates OWN more; its plan has BESIDE in addition to the reserve. */
+/* On each rank, the program itself allocates another OWN MiB. The plan has BESIDE MiB in addition
+ * to the reserve. */
 static void measure(Comm *world, void *context)
 {
     const Measured *m = context;

@@ -1,5 +1,5 @@
-/* test_snapshot.c -- the memory for snapshots of asynchronous saves is what the plan says, on each
- * rank, and is planned only where there is room for it. */
+/* test_snapshot.c -- tests that the memory for snapshots of asynchronous saves is what the plan
+ * says, on each rank, and is planned only if there is room for it. */
 #include "model/core/figures.h"
 #include "model/core/log.h"
 #include "parallel/memory/memory_plan.h"
@@ -23,7 +23,7 @@ static void allocates_its_plan(const Folder *folder, const char *type)
 {
     Opened o;
     trainer_run_open(&o, folder, (const char *const[]){SAVES, type, NULL});
-    assert_null(o.trainer.async); /* nobody has found room for it */
+    assert_null(o.trainer.async); /* a trainer saves asynchronously only if saves_async is set */
     const Training training = {.config = o.config, .data = o.data};
     Trainer t;
     training_lay_out(&t, NULL, &training);
@@ -39,7 +39,7 @@ static void allocates_its_plan(const Folder *folder, const char *type)
     trainer_run_close(&o);
 }
 
-/* Weights of 16 bits have masters. */
+/* The snapshots of f32 weights, and of bf16 weights with f32 master weights. */
 static void a_trainer_allocates_the_snapshot_of_its_plan(void **state)
 {
     allocates_its_plan(*state, "bf16.enabled=false");
@@ -65,7 +65,8 @@ static int64_t one_of(const Opened *o, int rank)
     return (int64_t)snapshot_bytes_of(o->config, &o->trainer.session.table, 7, rank);
 }
 
-/* The writers' shares are the whole checkpoint; other ranks have room for a StepState alone. */
+/* Together, the snapshots of the writers hold the whole checkpoint; those of other ranks hold only
+ * a StepState. */
 static void the_snapshots_of_all_ranks_add_up_to_the_checkpoint(void **state)
 {
     Opened o;
@@ -80,7 +81,8 @@ static void the_snapshots_of_all_ranks_add_up_to_the_checkpoint(void **state)
         if (bytes > rest) assert_in_range(bytes, o.plan.checkpoint / 6, o.plan.checkpoint / 2);
     }
     assert_int_equal(writing, 3);
-    /* Ranks 0, 2 and 4 write: of nodes of two ranks each has one writer, of nodes of four two. */
+    /* Ranks 0, 2 and 4 write: with two ranks per node, a node has at most one writer; with four
+     * ranks, at most two. */
     int64_t one = snapshot_bytes_of_node(o.config, 7, 2),
             two = snapshot_bytes_of_node(o.config, 7, 4);
     assert_int_equal(snapshot_bytes_of_node(o.config, 7, 7), two + one_of(&o, 4));
@@ -99,7 +101,7 @@ static MemoryPlan plan_of_rank(bool on_host)
         .total = 1000, .host = 200, .snapshot = 100, .on_host = on_host, .ranks = 1, .of = 1};
 }
 
-/* Reads what this rank has said; "" if nothing. */
+/* Reads what this rank has logged; "" if nothing. */
 static void read_said(FILE *from, char *out, size_t n)
 {
     rewind(from);
@@ -121,7 +123,7 @@ static void decide(Comm *world, void *context)
     log_set_file(NULL);
     read_said(log, said, sizeof said);
     fclose(log);
-    /* The notice names what is missing. */
+    /* The notice says how much memory is missing. */
     if (!fits)
         snprintf(notice, sizeof notice,
                  "checkpoint.async: training waits while a checkpoint is written, because a "
@@ -164,8 +166,8 @@ static void with_a_gpu_the_hosts_memory_decides_about_asynchronous_saves(void **
         thread_ranks(2, 60, decide_beside_a_device, (void *)(uintptr_t)&snapshot[i]);
 }
 
-/* States on the host are there a second time in a snapshot, and page-locked memory leaves the
- * system some: of 3000 bytes 150. */
+/* A snapshot holds a second copy of the states on the host. Because the states are page-locked, 150
+ * of 3000 bytes (5 %) are kept free for the system. */
 static void decide_beside_states(Comm *world, void *context)
 {
     const size_t *host = context;
