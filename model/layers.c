@@ -126,8 +126,8 @@ static void add_home(Unit *unit, int stage)
     home->stage[home->n++] = stage;
 }
 
-/* Distributes the layers over the pipeline stages: sets the home stages of all units and the chunks
- * of this stage. */
+/* Distributes the layers over the pipeline stages: sets the stages on which each unit is stored
+ * (Unit.home), and the chunks of this stage. */
 static void share_out(GptLayers *m, ParamTable *table, const LayersPart *part)
 {
     int stages = part->size.pp;

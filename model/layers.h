@@ -73,8 +73,8 @@ typedef struct {
 #define LAYERS_WHOLE ((LayersPart){.size = GRID_OF_ONE, .chunks = 1})
 
 /* Builds one rank's part of the model `whole`: fills `layers` and the empty `table`, and lays the
- * table out. They describe all layers, the home stages of all units, and the chunks of this stage.
- * Free with gpt_layers_free and param_table_free. */
+ * table out. They describe all layers, the stages on which each unit is stored (Unit.home), and the
+ * chunks of this stage. Free with gpt_layers_free and param_table_free. */
 void gpt_layers_build(GptLayers *layers, ParamTable *table, const GptShape *whole,
                       const LayersPart *part);
 void gpt_layers_free(GptLayers *layers);

@@ -5,8 +5,8 @@
 
 #include "model/shape.h"
 
-/* Rows of the parameter table: `rows` adjacent rows from `weight` on, and as many from `bias` on
- * (-1: no bias). */
+/* Rows of the parameter table: `rows` adjacent rows from `weight` on, and the same number of rows
+ * from `bias` on (-1: no bias). */
 typedef struct {
     int weight, bias, rows;
 } LinearParams;

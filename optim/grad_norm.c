@@ -7,8 +7,8 @@
 
 GradNorm grad_norm_create(ParamStore *store)
 {
-    /* List the shards that are counted, not those that are updated: if several ranks hold a copy of
-     * a parameter, all of them update it, but only one counts it in the norm. */
+    /* List the shards for PURPOSE_COUNT, not for PURPOSE_UPDATE: if several ranks hold a copy of a
+     * parameter, all of them update it, but only one counts it in the norm. */
     GradNorm norm = {.n_shards = store->shards(store, PURPOSE_COUNT, NULL, 0)};
     Shard *shard = must_calloc((size_t)norm.n_shards, sizeof *shard);
     norm.grad = must_calloc((size_t)norm.n_shards, sizeof *norm.grad);

@@ -6,8 +6,8 @@
 #include "model/kernels/ops.h"
 #include "model/param/store.h"
 
-/* The gradients of the shards that this rank counts. The list is made once per run, so that a step
- * allocates nothing. */
+/* The gradients of the shards (parts of parameter units, store.h) that this rank counts in the
+ * norm. The list is made once per run, so that a step allocates nothing. */
 typedef struct {
     Tensor *grad;
     int n_shards;

@@ -41,7 +41,8 @@ bool optimizer_has_slot(const Config *config, DType storage, int slot)
     return slot >= SLOT_FIRST && slot < SLOT_FIRST + own;
 }
 
-/* Lays out slots and segments for own->shard; the shard's tensors need not be allocated yet. */
+/* Lays out the slots and the table of segments (rounding.h) of own->shard; the shard's tensors need
+ * not be allocated yet. */
 static void plan_shard(OptimizerShard *own, const Config *config, ParamStore *store, Arena *device,
                        Arena *host)
 {
@@ -77,9 +78,10 @@ static int unit_in_turn(const ParamStore *store, int i)
     return store->order ? store->order[i] : i;
 }
 
-/* Decides where each shard's slots are. Shards are tried in the order of updates, which is that in
- * which steps use the units. Slots that still fit stay on the device. So the first units are
- * updated there, and their forward pass hides the updates of the later units. */
+/* Decides whether each shard's slots are on the device or on the host. Shards are tried in the
+ * order of updates, which is the order in which steps use the units. Slots that still fit stay on
+ * the device. So the first units are updated there, and their forward pass hides the updates of the
+ * later units. */
 static void choose_places(Optimizer *optimizer, const Config *config, const ParamStore *store)
 {
     const OffloadConfig *offload = &config->zero_optimization.offload_optimizer;
@@ -341,8 +343,8 @@ void optimizer_await(Optimizer *optimizer)
 
 Tensor optimizer_slot_of(const Optimizer *optimizer, const Shard *shard, int slot)
 {
-    /* A shard that is counted is always inside one that is updated, because both are split at the
-     * borders of ranges. */
+    /* If `shard` is a shard for PURPOSE_COUNT, it is inside one of the optimizer's own shards
+     * (PURPOSE_UPDATE), because both are split at the borders of ranges. */
     for (int i = optimizer->first_shard[shard->unit]; i < optimizer->n_shards; i++) {
         const Shard *own = &optimizer->shard[i].shard;
         int64_t before = shard->offset - own->offset;

@@ -48,7 +48,7 @@ typedef struct {
     Device *dev, update; /* the device, and a view of it on its update stream */
     Event decided;       /* on the compute stream: the decision and all gradients are ready */
     Event *updated;      /* per unit, on the update stream: its shards on the host are updated */
-    int last_updated;    /* the last updated unit that has slots on the host; -1: no unit has */
+    int last_updated;    /* the unit with slots on the host that is updated last; -1: none */
     /* `begun` and `ended` are events before and after all updates of a step on the update stream.
      * They are recorded if `timed` is set. It must be set before optimizer_open, or else a step
      * creates the events. */
@@ -56,14 +56,14 @@ typedef struct {
     Event begun, ended;
 } Optimizer;
 
-/* Lays out the state and the tables of segments for the store's shards (PURPOSE_UPDATE); the shards
- * of a unit are adjacent. `device` is an arena over device memory; host[unit] is one over
- * page-locked host memory (device_host_alloc) for the slots of a unit, and `host` may be NULL if
- * none are there. With offload_optimizer.ratio below 1 the device keeps some of the slots, at most
- * the fraction 1 - ratio of all their bytes: shards are tried in the store's order, and those that
- * still fit are kept. If the arenas only measure, the bytes used in them are the only result, and
- * init and step must not be called. Free with optimizer_free in both cases, before the device is
- * closed. */
+/* Lays out the state and the tables of segments (rounding.h) for the store's shards
+ * (PURPOSE_UPDATE); the shards of a unit are adjacent. `device` is an arena over device memory;
+ * host[unit] is one over page-locked host memory (device_host_alloc) for the slots of a unit, and
+ * `host` may be NULL if no slots are on the host. With offload_optimizer.ratio below 1 the device
+ * keeps some of the slots, at most the fraction 1 - ratio of all their bytes: shards are tried in
+ * the store's order, and those that still fit are kept. If the arenas only measure, the bytes used
+ * in them are the only result, and init and step must not be called. Free with optimizer_free in
+ * both cases, before the device is closed. */
 void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *store, Arena *device,
                     Arena *host);
 void optimizer_free(Optimizer *optimizer);

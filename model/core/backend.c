@@ -82,8 +82,8 @@ void device_warn(const Device *device)
     if (device->lacking[0]) log_warning("%s", device->lacking);
 }
 
-/* Stops with a failed CHECK if the device is a view. The host may wait and allocate only through
- * the device itself, because that is where both are counted. */
+/* Stops with a failed CHECK if the device is a view. A view is a copy of the device, so waits and
+ * allocations through it would not be counted in the device. */
 static void expect_no_view(const Device *device, const char *what)
 {
     CHECK(!device->view, "%s on a view of a device", what);

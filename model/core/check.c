@@ -108,8 +108,8 @@ static void end_begin(ExitCode code)
     if (claim && !claim(atomic_load(&ends.claim_context), code)) ends_wait();
 }
 
-/* Flushes stdout before an error message is printed, unless it is not read or another thread holds
- * its lock for long. */
+/* Flushes stdout before an error message is printed, unless nobody reads the output or another
+ * thread holds the lock of stdout for long. */
 static void flush_output(void)
 {
     if (!log_can_write(STDOUT_FILENO, 0) || !log_lock_soon(stdout)) return;

@@ -49,7 +49,8 @@ Figure figure_short(double value)
 {
     static const char unit[] = "MBTPE";
     Figure f = {""};
-    /* Values that would round to a million are printed in millions. A NaN takes this branch. */
+    /* Values that would round to a million are printed in millions, further down. A NaN is printed
+     * here, too. */
     if (!(value >= 999999.5)) return figure_count(round(value));
     value /= 1e6;
     int u = unit_of(&value, 1e3, (int)sizeof unit - 2);

@@ -3,9 +3,10 @@
  *
  * Each rank has one Flight. Only the rank's own thread writes it. The device calls, the op_
  * functions and the communicators record what they are given. The trainer records its step, its
- * micro-batch, its action (the part of the step), the unit of parameters in use, and other tasks
- * such as a save. The last FLIGHT_ENTRIES entries are kept in a ring buffer that is allocated once.
- * Recording never waits, and no result of training depends on it.
+ * micro-batch, its action (the part of the step), the unit of parameters in use (for example those
+ * of one block: model/param/param.h), and other tasks such as a save. The last FLIGHT_ENTRIES
+ * entries are kept in a ring buffer that is allocated once. Recording never waits, and no result of
+ * training depends on it.
  *
  * Any other thread may read a Flight at any time, also while the rank hangs (flight_snapshot). An
  * entry that the rank overwrites meanwhile is left out.
@@ -159,9 +160,9 @@ void flight_attach(Flight *flight, Device *device);
 /* Ends the recording and frees the progress words. All work of the device must have finished. */
 void flight_detach(Flight *flight, Device *device);
 
-/* Sets the rank's current step, micro-batch and action. Each stream on which something was issued
- * since it was last told to write its progress word will write the word when it has finished its
- * work so far. */
+/* Sets the rank's current step, micro-batch and action. Also makes each stream that has got work
+ * since its last such request write its progress word as soon as it has finished the work issued so
+ * far. */
 void flight_at(Flight *flight, int64_t step, int64_t micro_batch, FlightAction action);
 /* Sets the micro-batch and the action, like flight_at, and keeps the current step. */
 void flight_action(Flight *flight, int64_t micro_batch, FlightAction action);

@@ -198,7 +198,8 @@ bool graph_equal(const Graph *a, const Graph *b, GraphNames names, char *why, si
             return error_set(why, n, "%s has %lld nodes, and %lld", graph_stream_name[s],
                              (long long)a->n[s], (long long)b->n[s]);
     }
-    /* Each stream has equally many nodes in both graphs, so both have issued equally many. */
+    /* Both graphs have the same number of nodes on every stream (checked above), so a->issued
+     * equals b->issued. */
     for (int64_t i = 0; i < a->issued; i++)
         if (a->order[i] != b->order[i])
             return error_set(why, n, "node %lld in the order of issue is on %s, and on %s",

@@ -40,14 +40,14 @@ typedef struct {
     DType dtype;     /* op: the storage type it computes with; else the type of the elements */
     int64_t m, n, k; /* a product: rows and columns of its result, and the depth; attention: batch x
                       * heads, queries, head size */
-    double flops;    /* op: multiplications and additions of a product or of causal attention; what
-                      * attention saves by document boundaries and windows is not known here, and is
-                      * counted too */
+    double flops;    /* op: multiplications and additions of a product or of causal attention;
+                      * those that attention skips because of document boundaries and windows are
+                      * not known here, and are counted too */
     int64_t bytes;   /* op, copy: bytes read plus bytes written; collective: bytes of the whole
                       * tensor, as comm.h counts it; messages: bytes of all sent and received */
-    /* op: the part of `bytes` by which an update reads (one half) and writes (the other half)
-     * optimizer states in host memory; on a device whose memory is host memory, this is all
-     * optimizer states */
+    /* op: the part of `bytes` that an update reads from and writes to optimizer states in host
+     * memory (one half read, one half written); on a device whose memory is host memory, this
+     * counts all optimizer states */
     int64_t host_bytes;
     int wait_stream; /* wait: the stream that is waited for, until its first wait_point nodes are
                       * finished; else -1 */

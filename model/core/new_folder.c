@@ -46,7 +46,7 @@ bool new_folder_commit(NewFolder *folder, char *err, size_t n)
 {
     const FsOps *fs = folder->fs;
     bool good = fs_sync_folder(fs, folder->temporary, err, n);
-    /* rename replaces an empty folder, and nothing else. */
+    /* If `path` exists, this rename succeeds only if it is an empty folder. */
     if (good && fs->rename(fs->self, AT_FDCWD, folder->temporary, AT_FDCWD, folder->path) != 0)
         good = error_set(err, n, "cannot rename %s to %s: %s", folder->temporary, folder->path,
                          strerror(errno));

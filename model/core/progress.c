@@ -1,5 +1,5 @@
 /* progress.c -- implements progress.h: the live line on a terminal, the messages about progress,
- * and the thread that prints both while the work continues. */
+ * and the thread (the ticker) that prints both while the work continues. */
 #include "model/core/progress.h"
 
 #include "model/core/clock.h"

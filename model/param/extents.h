@@ -9,11 +9,11 @@
 #include "model/kernels/segment_rule.h"
 #include "model/param/param.h"
 
-/* Consecutive elements of one parameter, at `offset` in its unit. Element i of the extent is
- * element k = from + i of this rank's part of the parameter, that is row k / cols, column k % cols
- * of that part. Its index in the whole parameter is first + (k / cols) * whole_cols + k % cols
- * (param_extent_element). If the columns are not split, cols equals whole_cols, and this index is
- * first + k. */
+/* An extent: consecutive elements of one parameter, at `offset` in its unit. Element i of the
+ * extent is element k = from + i of this rank's part of the parameter, that is row k / cols, column
+ * k % cols of that part. Its index in the whole parameter (param_extent_element) is
+ * first + (k / cols) * whole_cols + k % cols. If the columns are not split, cols equals whole_cols,
+ * and this index is first + k. */
 typedef struct {
     int param;
     int64_t offset, count;           /* position and length in elements of the unit */

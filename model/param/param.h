@@ -18,7 +18,7 @@
  * summed over the ranks. */
 typedef enum {
     TP_GRAD_CUT,   /* each rank has its own part: nothing to sum */
-    TP_GRAD_WHOLE, /* every rank computes the whole gradient, all equal; not used yet */
+    TP_GRAD_WHOLE, /* every rank computes the same whole gradient; not used yet */
     /* Norms, positions, and biases that are added after a sum over the ranks: a partial sum
      * over this rank's rows under sequence parallelism, else whole. */
     TP_GRAD_PARTIAL_IF_SP,

@@ -2,9 +2,10 @@
  * The model tells the store when it needs weights and when gradients are complete. (The other two
  * interfaces are region.h and stage.h.)
  *
- * Before a step, the model announces in which order it will use its units. The store alone decides
- * where weights and gradients are between two uses, and what the ranks send each other: the model
- * sees neither shards nor prefetch. Implemented by parallel/zero.
+ * Before a step, the model announces in which order it will use its units, the groups in which
+ * parameters are stored (param.h). The store alone decides where weights and gradients are between
+ * two uses, and what the ranks send each other: the model sees neither shards nor prefetch.
+ * Implemented by parallel/zero.
  *
  * A weight is valid only between acquire and release. Other code that reads or writes weights
  * (checkpoints, initial weights, the optimizer) uses shards, which always stay in memory. An update
@@ -16,7 +17,7 @@
 #include "model/core/device.h"
 #include "model/param/param.h"
 
-/* One use of a unit in a step. */
+/* One use of a unit in a step: the unit is acquired, used by a layer and released. */
 typedef struct {
     int unit;
     bool weight, gradient; /* whether the unit's weights, and its gradient, are acquired */

@@ -265,7 +265,7 @@ static const struct {
      "  ./x plain\n      nothing\n  ./x only\n      options\nNotes.\n"},
 };
 
-static void test_command_lines_are_parsed_refused_or_answered_with_help(void **state)
+static void test_each_command_line_gives_the_expected_values_help_or_error(void **state)
 {
     (void)state;
     static const char many_help[] =
@@ -343,7 +343,7 @@ static void check_taken(const Values *v, char *const *line, int count)
 
 /* Builds random lines from known words: each must be accepted, print help, or be refused with an
  * error message. */
-static void test_random_command_lines_are_accepted_refused_or_get_help(void **state)
+static void test_each_random_command_line_gives_values_help_or_an_error(void **state)
 {
     (void)state;
     static const char *const piece[] = {"--",   "-", "=", "name", "text", "set", "flag",
@@ -386,8 +386,8 @@ static void test_random_command_lines_are_accepted_refused_or_get_help(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_command_lines_are_parsed_refused_or_answered_with_help),
-        cmocka_unit_test(test_random_command_lines_are_accepted_refused_or_get_help),
+        cmocka_unit_test(test_each_command_line_gives_the_expected_values_help_or_error),
+        cmocka_unit_test(test_each_random_command_line_gives_values_help_or_an_error),
         cmocka_unit_test(test_misspelt_names_get_a_suggestion_and_distant_ones_none),
     };
     return cmocka_run_group_tests_name("args", tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* test_device_counted.c -- compares a counted device with real ones: the same calls give the same
- * counters of memory, waits and allocations on every backend of this build. Its memory has no
- * addresses of the process, and the program without CUDA has it, too. */
+ * counters of memory, waits and allocations on every backend of this build. The addresses that it
+ * returns are no addresses of the process. A program without CUDA has this device, too. */
 #include "model/core/device_counted.h"
 #include "model/kernels/ops.h"
 #include "tests/support/support.h"
@@ -99,7 +99,7 @@ static void test_a_counted_device_counts_calls_and_bytes_as_real_devices_do(void
         char err[512];
         Holder real = {0}, counted = {0};
         if (!device_open(&real.dev, backend->name, &(DeviceOptions){.threads = 1}, err, sizeof err))
-            continue; /* it has no device here */
+            continue; /* this machine has no device of this backend */
         device_counted_open(&counted.dev,
                             &(CountedFacts){.facts = {.bytes = 1 << 30}, .place = backend->place});
         assert_int_equal(counted.dev.ops_f64 == NULL, real.dev.ops_f64 == NULL);
@@ -120,7 +120,7 @@ static void test_a_counted_device_counts_calls_and_bytes_as_real_devices_do(void
     assert_int_equal(compared, 1 + (cuda_devices() > 0));
 }
 
-/* 40 TiB on a device of 80 GiB. */
+/* Allocates 20 TiB in all on a counted device of 80 GiB; every second allocation has 0 bytes. */
 static void test_allocations_are_distinct_and_never_fail(void **state)
 {
     enum { PIECES = 40 };
@@ -135,7 +135,7 @@ static void test_allocations_are_distinct_and_never_fail(void **state)
         size_t bytes = i % 2 ? (size_t)1 << 40 : 0;
         piece[i] = device_alloc(&dev, bytes, "a piece");
         assert_true((uintptr_t)piece[i] % ARENA_ALIGNMENT == 0);
-        /* No address of a process: the upper bits differ from bit 47. */
+        /* Not an address of a process: in those, bits 47 to 63 are equal. */
         assert_true((uintptr_t)piece[i] >> 47 != 0 && (uintptr_t)piece[i] >> 47 != 0x1ffff);
         assert_true(before == NULL || (uintptr_t)piece[i] > (uintptr_t)before + before_bytes);
         before = piece[i];
@@ -184,7 +184,7 @@ static void test_the_streams_are_distinct_only_on_a_device_with_its_own_memory(v
     }
 }
 
-/* Host memory is real, and nothing that would read device memory does. */
+/* Page-locked host memory is real. Calls that would read or write device memory do nothing. */
 static void test_ops_and_copies_read_and_write_nothing(void **state)
 {
     Device dev;

@@ -127,8 +127,8 @@ static void note_end(void *context)
     sem_post(&ended);
 }
 
-/* Rank 0 holds the lock of stdout, which the ending thread would like to take, until the ending has
- * gone on without it. */
+/* Rank 0 holds the lock of stdout, which the thread that ends the process tries to take, until that
+ * thread has gone on without it. */
 static void fail_beside_a_printer(int rank)
 {
     if (rank == 0) {
@@ -280,7 +280,8 @@ static void fail_with_a_flush_that_never_returns(void *unused)
     fail(EXIT_DAMAGED, "a cause");
 }
 
-/* Whatever becomes of its message: a reader that does not read, or a disk that does not answer. */
+/* The process must end in time even if its message cannot be printed because nobody reads it, or if
+ * a disk does not answer. */
 static void test_a_failure_ends_the_process_within_five_seconds(void **state)
 {
     static const struct {
@@ -355,7 +356,7 @@ static void test_a_rank_writes_messages_of_every_level_to_its_log_file(void **st
     free(text);
 }
 
-/* Standard output takes nothing at first, and then everything. */
+/* Writing to standard output fails at first (/dev/full) and then succeeds. */
 static void lose_a_part_of_the_output(void *context)
 {
     int usual = dup(STDOUT_FILENO), full = open("/dev/full", O_WRONLY);

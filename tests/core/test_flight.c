@@ -1,6 +1,6 @@
-/* test_flight.c -- tests the flight recorder by itself: numbers, the ring, works, groups, messages,
- * and readers in another thread. What devices, ops and communicators note is tested in
- * tests/parallel/comm/test_flight_calls.c. */
+/* test_flight.c -- tests the flight recorder by itself: numbers of entries, the ring buffer, tasks,
+ * groups, messages, and readers in another thread. What devices, ops and communicators record is
+ * tested in tests/parallel/comm/test_flight_calls.c. */
 #include "model/core/clock.h"
 #include "model/core/flight_inside.h"
 
@@ -56,7 +56,7 @@ static void test_an_entry_records_its_number_times_step_and_action(void **state)
     flight_free(f);
 }
 
-/* The ring keeps the last FLIGHT_ENTRIES, in order. */
+/* The ring buffer keeps the last FLIGHT_ENTRIES entries, in order. */
 static void test_the_ring_buffer_overwrites_its_oldest_entries(void **state)
 {
     (void)state;
@@ -68,7 +68,7 @@ static void test_the_ring_buffer_overwrites_its_oldest_entries(void **state)
         assert_int_equal(flight_begin(f, NULL, &e), i);
         if (i % 2) flight_end(f, i);
     }
-    flight_end(f, 1); /* the ring has passed it: must not touch the entry in its place */
+    flight_end(f, 1); /* its entry is overwritten: must not change the one now in its slot */
     flight_end(f, 2);
     assert_int_equal(flight_issued(f), all);
     assert_int_equal(flight_snapshot(f, out), FLIGHT_ENTRIES);
@@ -80,7 +80,8 @@ static void test_the_ring_buffer_overwrites_its_oldest_entries(void **state)
     flight_free(f);
 }
 
-/* Works nest; one that is under way is in a snapshot even if the ring has passed it. */
+/* Tasks (FLIGHT_WORK) may be nested. A running task is in a snapshot even if the ring has
+ * overwritten its entry. */
 static void test_a_running_task_is_kept_when_the_ring_overwrites_its_entry(void **state)
 {
     (void)state;
@@ -115,7 +116,7 @@ static void test_nothing_is_recorded_while_recording_is_hidden(void **state)
     flight_work_end(f, 0);
     flight_show(f);
     assert_int_equal(flight_begin(f, NULL, &fill), first + 1);
-    flight_end_from(f, first, FLIGHT_COPY); /* another kind */
+    flight_end_from(f, first, FLIGHT_COPY); /* the entry is of another kind */
     flight_snapshot(f, out);
     assert_true(out[0].finished == 0);
     flight_end_from(f, first + 1, FLIGHT_OP);
@@ -171,7 +172,7 @@ static void test_messages_are_counted_for_each_group_peer_and_direction(void **s
     }
     for (int peer = 3; peer < 511; peer++)
         assert_int_equal(flight_message(f, 0, peer, true), 1);
-    assert_int_equal(flight_message(f, 0, 9999, true), -1); /* no room */
+    assert_int_equal(flight_message(f, 0, 9999, true), -1); /* no counter is free */
     assert_int_equal(flight_message(f, 0, 1, true), 4);
     assert_int_equal(flight_message(f, -1, 1, true), -1);
     flight_free(f);
@@ -185,7 +186,8 @@ typedef struct {
     int64_t snapshots, torn, seen;
 } Reader;
 
-/* Whether all words are those of entry n, as the writer below sets them. */
+/* Returns whether all fields of the entry have the values that the writer below gives to entry
+ * number e->n. */
 static bool is_whole(const FlightEntry *e)
 {
     return e->elements == 3 * e->n && e->call == 5 * e->n && e->peer == (int32_t)(e->n % 1000) &&
@@ -208,7 +210,8 @@ static void *read_on(void *context)
     return NULL;
 }
 
-/* A reader never sees an entry with words of two, however fast the writer is. */
+/* A reader must never see an entry that mixes the words of two entries, however fast the writer
+ * is. */
 static void test_a_reader_in_another_thread_sees_only_whole_entries(void **state)
 {
     (void)state;
@@ -250,7 +253,8 @@ static void *load_on(void *context)
     return NULL;
 }
 
-/* The same with a single place that is written again and again, so that the two meet often. */
+/* The same test with a single slot that is written again and again, so that reader and writer often
+ * access it at the same time. */
 static void test_a_reader_of_a_single_slot_sees_only_whole_entries(void **state)
 {
     (void)state;

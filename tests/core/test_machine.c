@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-/* Writes a group of version 1 or 2. */
+/* Writes the files of a control group of cgroup version 1 or 2. */
 static void put_group(const char *folder, int version, const char *limit, const char *used,
                       const char *cache)
 {
@@ -35,7 +35,7 @@ static size_t left(const char *groups, const char *root)
     return memory_group_left("groups", root);
 }
 
-/* The groups of a job, of its step and of its task are inside one another. */
+/* The control groups of a job, of its step and of its task are nested. */
 static void test_the_smallest_limit_of_all_control_groups_is_used(void **state)
 {
     static const char own[] = "0::/slurm/job_7/step_0/task_1\n";
@@ -47,7 +47,7 @@ static void test_the_smallest_limit_of_all_control_groups_is_used(void **state)
     assert_true(left(own, "two") == 300);
     put_group("two/slurm/job_7/step_0/task_1", 2, "100\n", "200\n", "0");
     assert_true(left(own, "two") == 0);
-    put_group("two/slurm/job_8", 2, "1\n", "0\n", "0"); /* of another job */
+    put_group("two/slurm/job_8", 2, "1\n", "0\n", "0"); /* the group of another job */
     assert_true(left("0::/slurm/job_9\n", "two") == SIZE_MAX);
     assert_true(left("", "two") == SIZE_MAX);
     assert_true(left("nonsense\n1:2\n", "two") == SIZE_MAX);

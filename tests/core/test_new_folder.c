@@ -1,5 +1,6 @@
-/* test_new_folder.c -- tests the folder that gets its name when it is complete: what is synced and
- * when, what each failing call leaves, and what is not replaced. */
+/* test_new_folder.c -- tests new_folder.h, which gives a folder its final name only when it is
+ * complete: what is synced and when, what is left after each system call that fails, and which
+ * existing files and folders are not replaced. */
 #include "model/core/new_folder.h"
 
 #include "model/core/check.h"
@@ -21,7 +22,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Makes the folder `path` with one file in it, which bypasses the table. */
+/* Makes the folder `path` with one file in it. The file is written without the table of system
+ * calls `fs`. */
 static bool make(const FsOps *fs, const char *path, char *err, size_t n)
 {
     NewFolder folder;
@@ -66,8 +68,8 @@ static void test_a_new_folder_is_synced_before_and_after_it_is_renamed(void **st
     faulty_fs_init(&fs, FAULT_NONE, 0, 0);
     fs.log = log;
     assert_true(make(&fs.ops, "a/new/", err, sizeof err));
-    /* Its parent and the temporary folder are made, which is synced and renamed; then its parent is
-     * synced. */
+    /* The parent and the temporary folder are made (m m), the temporary folder is synced (s) and
+     * renamed (r), and then the parent is synced (s). */
     assert_string_equal(log, "m m s ra/new s ");
     assert_true(is_complete());
     clear();
@@ -84,7 +86,7 @@ static void test_whichever_system_call_fails_no_incomplete_folder_is_left(void *
         made = make(&fs.ops, "a/new", err, sizeof err);
         assert_int_equal(made, fs.calls < at);
         if (!made) assert_true(error_says(err, EIO));
-        /* Only the sync of the parent comes after it has its name. */
+        /* After the rename, the fourth call, only the sync of the parent can fail. */
         assert_int_equal(names_in_a(), at >= 5);
         assert_int_equal(is_complete(), at >= 5);
         clear();
@@ -101,7 +103,7 @@ static void test_an_existing_file_or_folder_is_not_replaced(void **state)
     assert_string_equal(err, "a/new exists already; choose a new folder with --out");
     assert_int_equal(names_in_a(), 1);
     assert_int_equal(unlink("a/new/.hidden"), 0);
-    assert_true(make(&fs_system, "a/new", err, sizeof err)); /* an empty folder is */
+    assert_true(make(&fs_system, "a/new", err, sizeof err)); /* an empty folder is replaced */
     assert_true(is_complete());
     clear();
     assert_true(fs_make_folders(&fs_system, "a", err, sizeof err));
@@ -110,7 +112,8 @@ static void test_an_existing_file_or_folder_is_not_replaced(void **state)
     clear();
 }
 
-/* Another process has put something there while the folder was written. */
+/* Another process has created a folder `path` with a file in it while the new folder was
+ * written. */
 static void test_a_folder_that_appeared_meanwhile_is_not_replaced(void **state)
 {
     (void)state;
@@ -123,7 +126,7 @@ static void test_a_folder_that_appeared_meanwhile_is_not_replaced(void **state)
     assert_true(error_says(err, ENOTEMPTY));
     assert_int_equal(access("a/new/other", F_OK), 0);
     assert_int_equal(names_in_a(), 1);
-    new_folder_abort(&folder); /* does nothing */
+    new_folder_abort(&folder); /* does nothing after a commit, also one that failed */
     clear();
 }
 
@@ -185,7 +188,8 @@ static void test_what_killed_processes_left_is_removed_and_nothing_else(void **s
         put_text(others[i], "another's");
     assert_int_equal(names_in_a(), 3 + N_OTHERS);
     assert_true(make(&fs_system, "a/new", err, sizeof err));
-    /* What is being written stays, and so do names that are none of these. */
+    /* The folder that this process is still writing stays, and so do files whose names are not
+     * temporary names of a/new. */
     assert_true(is_complete());
     assert_int_equal(names_in_a(), 2 + N_OTHERS);
     assert_true(fs_is_folder(held.temporary));

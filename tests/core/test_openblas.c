@@ -15,8 +15,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Replaces the C library's signal(), which the child calls for its CPU time limit, and raises a
- * signal in the child. */
+/* Replaces the C library's signal(), which the child calls for its CPU time limit, and raises the
+ * signal `arrives` in the child (0: none). */
 static int arrives;
 /* NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name) */
 void (*signal(int number, void (*handler)(int)))(int)

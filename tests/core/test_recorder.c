@@ -1,6 +1,6 @@
-/* test_recorder.c -- tests the recorder and the graph that it makes: nodes of copies, events,
- * waits, collectives and messages that are called by hand on a counted device, comparison and text.
- * Ops are tested in tests/kernels/test_op_record.c. */
+/* test_recorder.c -- tests the recorder and the graph that it makes: the nodes of copies, events,
+ * waits, collectives and messages that the tests issue on a counted device (device_counted.h), and
+ * the comparison and the text of graphs. Ops are tested in tests/kernels/test_op_record.c. */
 #include "model/core/device_counted.h"
 #include "model/core/recorder.h"
 #include "model/kernels/ops.h"
@@ -17,7 +17,7 @@
 static const GraphNames names = {op_name, comm_verb_name};
 static const GraphGroup dp = {"dp", 4, 1, 2, 8}, pp = {"pp", 3, 1, 0, 16};
 
-/* A counted device, its views and the graph of what they are given. */
+/* A counted device, its views on other streams, and the graph of the calls that they are given. */
 typedef struct {
     Device dev, copy, comm, p2p, tp;
     Recorder recorder;
@@ -94,7 +94,7 @@ static void test_a_wait_is_for_the_latest_record_of_its_event(void **state)
     op_fill(&r.dev, r.x, 1);
     device_event_record(&r.dev, &r.event);
     op_fill(&r.dev, r.x, 1);
-    device_event_wait(&r.comm, &r.event); /* not for the second fill */
+    device_event_wait(&r.comm, &r.event); /* waits for the first fill, not for the second */
     device_event_record(&r.dev, &r.event);
     device_event_wait(&r.comm, &r.event);
     device_event_record_timed(&r.comm, &r.event); /* after both waits */
@@ -106,7 +106,8 @@ static void test_a_wait_is_for_the_latest_record_of_its_event(void **state)
     close_recorded(&r);
 }
 
-/* A stream is in order with itself, and what came before the graph is no part of it. */
+/* No node is added for a wait of a stream for itself, which runs in order anyway, or for a point
+ * before the graph began. */
 static void test_a_wait_with_nothing_to_wait_for_adds_no_node(void **state)
 {
     Recorded r;
@@ -198,7 +199,8 @@ static void test_collectives_name_their_group_and_count_the_whole_tensor(void **
     close_recorded(&r);
 }
 
-/* The waits before the messages of a group come before them, as the streams have it. */
+/* A wait that is issued between the messages of a group comes before their node, which is added
+ * when the group ends. */
 static void test_the_messages_of_a_group_of_calls_become_one_node_when_it_ends(void **state)
 {
     Recorded r;
@@ -213,7 +215,7 @@ static void test_the_messages_of_a_group_of_calls_become_one_node_when_it_ends(v
     recorder_group_end(&r.calls);
     recorder_message(&r.calls, &r.p2p, &pp, false, 2, r.x); /* no group: a node of its own */
     recorder_group_begin(&r.calls);
-    recorder_group_end(&r.calls); /* of host calls only */
+    recorder_group_end(&r.calls); /* a group without calls on a device adds no node */
     assert_string_equal(text_of(&r.graph),
                         "compute: fill f32, 128 bytes; p2p: wait for compute 1; "
                         "p2p: messages pp to 2 128 bytes f32 from 0 32 bytes f32; "
@@ -222,7 +224,7 @@ static void test_the_messages_of_a_group_of_calls_become_one_node_when_it_ends(v
     close_recorded(&r);
 }
 
-/* What a transport does to carry a call is hidden. */
+/* The copies, sums and waits by which a transport carries out a call are hidden (recorder_hide). */
 static void test_the_work_by_which_a_transport_carries_out_a_call_is_not_recorded(void **state)
 {
     Recorded r;
@@ -267,7 +269,7 @@ static void expect_difference(const Graph *a, const Graph *b, const char *what, 
     if (strstr(why, says) == NULL) fail_msg("another %s: %s", what, why);
 }
 
-static void test_graphs_differ_if_any_field_does(void **state)
+static void test_graphs_are_unequal_if_any_field_differs(void **state)
 {
     Recorded r, other;
     char why[512];
@@ -342,7 +344,8 @@ static void test_a_graph_is_printed_in_the_order_of_issue(void **state)
     close_recorded(&r);
 }
 
-/* Room grows by doubling. */
+/* Adds more nodes and messages than the arrays have room for at first, in a new graph and in a
+ * cleared one. */
 static void test_graphs_grow_and_can_be_reused(void **state)
 {
     Recorded r;
@@ -376,7 +379,7 @@ int main(void)
         cmocka_unit_test(test_collectives_name_their_group_and_count_the_whole_tensor),
         cmocka_unit_test(test_the_messages_of_a_group_of_calls_become_one_node_when_it_ends),
         cmocka_unit_test(test_the_work_by_which_a_transport_carries_out_a_call_is_not_recorded),
-        cmocka_unit_test(test_graphs_differ_if_any_field_does),
+        cmocka_unit_test(test_graphs_are_unequal_if_any_field_differs),
         cmocka_unit_test(test_a_graph_is_printed_in_the_order_of_issue),
         cmocka_unit_test(test_graphs_grow_and_can_be_reused),
     };

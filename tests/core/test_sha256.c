@@ -13,7 +13,7 @@ static void assert_digest(const unsigned char digest[SHA256_BYTES], const char *
     char text[2 * SHA256_BYTES + 1];
     for (int i = 0; i < SHA256_BYTES; i++)
         snprintf(text + 2 * i, 3, "%02x", digest[i]);
-    text[strlen(expected)] = 0; /* one of the RFC's values is cut */
+    text[strlen(expected)] = 0; /* the RFC gives only the beginning of one value */
     assert_string_equal(text, expected);
 }
 
@@ -98,7 +98,7 @@ static void test_hmac_gives_the_values_of_rfc_4231(void **state)
     assert_digest(mac, "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2");
 }
 
-static void test_same_bytes_sees_a_difference_in_every_bit(void **state)
+static void test_same_bytes_detects_a_difference_in_any_bit(void **state)
 {
     unsigned char a[SHA256_BYTES] = {0}, b[SHA256_BYTES] = {0};
     (void)state;
@@ -117,7 +117,7 @@ int main(void)
         cmocka_unit_test(test_sha256_gives_the_published_values),
         cmocka_unit_test(test_sha256_of_data_in_pieces_equals_that_of_the_whole),
         cmocka_unit_test(test_hmac_gives_the_values_of_rfc_4231),
-        cmocka_unit_test(test_same_bytes_sees_a_difference_in_every_bit),
+        cmocka_unit_test(test_same_bytes_detects_a_difference_in_any_bit),
     };
     return cmocka_run_group_tests_name("sha256", tests, NULL, NULL);
 }

@@ -30,7 +30,7 @@ static void *work(void *context)
     char byte;
     clock_t until = clock() + CLOCKS_PER_SEC / 50; /* of processor time */
     while (w->forever ? !atomic_load(&w->stop) : clock() < until)
-        free(malloc(100)); /* with a sanitizer, it often owns a lock */
+        free(malloc(100)); /* with a sanitizer, the thread often owns a lock of the allocator */
     atomic_store(&w->busy, false);
     return read(w->wake[0], &byte, 1) == 1 ? NULL : w;
 }

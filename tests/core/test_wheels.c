@@ -83,7 +83,8 @@ static void test_the_folders_are_searched_in_the_documented_order(void **state)
     expect(NULL);
     make_file("home/.local/lib/python3.11/site-packages/nvidia/nccl/lib/" LIBRARY, 0600);
     expect("home/.local/lib/python3.11/site-packages/nvidia/nccl/lib/" LIBRARY);
-    /* A folder of PATH with a python3, after one without and before another one. */
+    /* PATH has three folders; the second and the third have a python3, and the second one is
+     * used. */
     make_file("none/lib/python3.11/dist-packages/nvidia/cu13/lib/" LIBRARY, 0600);
     make_file("usual/lib/python3/dist-packages/nvidia/cu13/lib/" LIBRARY, 0600);
     make_file("usual/bin/python3", 0700);
@@ -99,7 +100,7 @@ static void test_the_folders_are_searched_in_the_documented_order(void **state)
     make_file("venv/lib/python3.12/site-packages/nvidia/nccl/lib/" LIBRARY, 0600);
     set("VIRTUAL_ENV", "venv");
     expect("venv/lib/python3.12/site-packages/nvidia/nccl/lib/" LIBRARY);
-    /* Of two packages with the file, always the same one. */
+    /* Of two packages with the file, the first in alphabetical order is found. */
     make_file("venv/lib/python3.12/site-packages/nvidia/cu13/lib/" LIBRARY, 0600);
     expect("venv/lib/python3.12/site-packages/nvidia/cu13/lib/" LIBRARY);
     setenv("VIRTUAL_ENV", "", 1);
@@ -114,7 +115,7 @@ static void test_only_the_packages_of_nvidia_are_searched(void **state)
     make_file("venv/lib/python3.12/site-packages/nvidia/nccl/" LIBRARY, 0600);
     set("VIRTUAL_ENV", "venv");
     expect(NULL);
-    /* A path that does not fit is not cut. */
+    /* A path that does not fit into the buffer is not cut: false is returned. */
     char small[16];
     make_file("venv/lib/python3.12/site-packages/nvidia/nccl/lib/" LIBRARY, 0600);
     assert_false(wheels_find(LIBRARY, small, sizeof small));

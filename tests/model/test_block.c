@@ -172,9 +172,10 @@ static void test_backward_uses_valid_column_sums_and_ignores_stale_ones(void **s
 /* ---- gradients of biases from attention -------------------------------------------------------
  */
 
-/* A device's table of ops for f64 that counts which calls compute the gradients of biases. */
+/* A table of ops for f64 that counts the calls of attention and of linear layers that compute
+ * gradients of biases, and passes every call on to the device's real table. */
 typedef struct {
-    OpTable table; /* first: the device's pointer to it is one to the spy */
+    OpTable table; /* must be first: dev->ops_f64 points to it, and so to the spy */
     const OpTable *real;
     int attention, linear;
 } BiasSpy;
@@ -226,8 +227,8 @@ static unsigned char *gradients_of(const GptShape *s, bool attention_sums_biases
     return all;
 }
 
-/* Compares the gradients with and without, bit by bit, and counts who computed them. `moved`:
- * attention computes those of q, k and v. */
+/* Compares the gradients with and without attention_sums_biases, bit by bit, and checks which ops
+ * computed those of biases. `moved`: with it, attention computes those of q, k and v. */
 static void check_moved(const GptShape *s, bool moved)
 {
     BiasSpy spy[2];
@@ -348,8 +349,8 @@ static void test_bias_gradients_on_ranks_are_right_without_column_sums(void **st
     }
 }
 
-/* The biases of this rank's heads, of all rows; four ranks share two kv heads, whose k and v are
- * then another linear than q. */
+/* Each rank computes the gradients of the biases of its own heads, from all rows. In the last case
+ * four ranks share two kv heads, so k and v form a linear layer of their own, apart from q. */
 static void test_attention_computes_the_gradients_of_biases_of_its_ranks_heads(void **state)
 {
     (void)state;

@@ -18,7 +18,8 @@
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* The names in the file and ours; "+": the tensors follow one below the other. */
+/* The names of tensors in the file and ours. "+": the file's tensor consists of these tensors of
+ * ours, one below the other. */
 static const struct {
     const char *theirs, *ours;
 } names[] = {
@@ -141,8 +142,8 @@ static void every_tensor_of_every_architecture_is_read_back(void **state)
 
 /* ---- another program's file ------------------------------------------------------------------ */
 
-/* Sets the values of all tensors as scripts/make_golden_gguf.py does: its numbers of the tensors
- * are those of their order in the file. */
+/* Sets the values of all tensors as scripts/make_golden_gguf.py does: which numbers the tensors in
+ * the order in which they are in the file. */
 static void set_golden_values(WeightSource *source, int64_t layers)
 {
     static const char *const block[] = {"attn.norm", "attn.q",   "attn.k", "attn.v",  "attn.out",
@@ -168,7 +169,7 @@ static void set_golden_values(WeightSource *source, int64_t layers)
 
 /* The golden file was written by the Python package of llama.cpp: a Llama with shared kv heads,
  * Llama 3's scaling and a tokenizer, in bf16. */
-static void the_file_has_the_bytes_that_another_program_writes(void **state)
+static void a_gguf_file_has_the_same_bytes_as_that_of_llama_cpp(void **state)
 {
     (void)state;
     char err[512], *golden, *ours, *folder = folder_new();
@@ -209,9 +210,10 @@ static void the_file_has_the_bytes_that_another_program_writes(void **state)
 
 int main(void)
 {
-    /* in the folder where this program was started */
+    /* this test runs in the folder where the program was started; the others run in a scratch
+     * folder */
     const struct CMUnitTest golden[] = {
-        cmocka_unit_test(the_file_has_the_bytes_that_another_program_writes),
+        cmocka_unit_test(a_gguf_file_has_the_same_bytes_as_that_of_llama_cpp),
     };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tensor_of_every_architecture_is_read_back),

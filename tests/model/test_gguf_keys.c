@@ -1,5 +1,5 @@
 /* test_gguf_keys.c -- the metadata of GGUF files: each key is read back with a reader that shares
- * no code with the writer. Models that do not fit, and disks that fail. */
+ * no code with the writer. Also tests models that GGUF cannot store, and disks that fail. */
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "tests/support/files/data_support.h"
@@ -192,7 +192,8 @@ static void each_kind_of_tokenizer_gets_its_gguf_name_and_token_types(void **sta
                          strcmp(table[i].file, "begin") == 0);
         assert_int_equal(gguf_i32_at(&f, "tokenizer.ggml.token_type", table[i].id), table[i].type);
         if (characters) {
-            /* The merges make the tokens from 411 on, in this order: each after the one before. */
+            /* The merges make the tokens from id 411 on, in this order, and each later one has a
+             * lower score. */
             assert_false(gguf_has(&f, "tokenizer.ggml.merges"));
             assert_true(gguf_bool(&f, "tokenizer.ggml.add_space_prefix"));
             for (int64_t k = 0; k < merges; k++)
@@ -332,7 +333,8 @@ static void a_disk_that_fails_leaves_no_part_of_a_file(void **state)
 
 int main(void)
 {
-    /* in the folder where this program was started */
+    /* these tests run in the folder where the program was started; the others run in a scratch
+     * folder */
     const struct CMUnitTest tokenizers[] = {
         cmocka_unit_test(each_kind_of_tokenizer_gets_its_gguf_name_and_token_types),
         cmocka_unit_test(merges_whose_order_scores_cannot_express_are_refused),

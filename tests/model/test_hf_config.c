@@ -34,7 +34,7 @@ static void test_a_gpt2_config_gives_the_expected_architecture(void **state)
     assert_false(hf_config_parsed(hf_config_gpt2, "tie_word_embeddings=false").tied);
 }
 
-static void test_configs_like_llamas_give_the_expected_architectures(void **state)
+static void test_configs_of_llama_like_models_give_the_expected_architectures(void **state)
 {
     (void)state;
     Architecture a = hf_config_parsed(hf_config_llama, "");
@@ -176,7 +176,8 @@ static void check_same(const Architecture *a, const Architecture *b)
     assert_int_equal(a->scaling.original_positions, b->scaling.original_positions);
 }
 
-/* config.json -> our config -> config.json, which is read to the same. */
+/* config.json -> our config -> config.json, which must give the same architecture when it is
+ * read. */
 static void test_configs_are_the_same_after_writing_and_reading(void **state)
 {
     (void)state;
@@ -264,7 +265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_gpt2_config_gives_the_expected_architecture),
-        cmocka_unit_test(test_configs_like_llamas_give_the_expected_architectures),
+        cmocka_unit_test(test_configs_of_llama_like_models_give_the_expected_architectures),
         cmocka_unit_test(test_old_and_new_spellings_of_rope_keys_are_read_alike),
         cmocka_unit_test(test_each_model_type_gives_the_expected_sliding_window),
         cmocka_unit_test(test_a_cut_or_changed_config_never_crashes_the_reader),

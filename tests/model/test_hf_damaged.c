@@ -16,8 +16,8 @@ static const char index_text[] =
     "{\"metadata\": {\"total_size\": 8}, \"weight_map\": {\"wte.weight\": \"" FILE_1
     "\", \"wpe.weight\": \"" FILE_2 "\", \"ln_f.bias\": \"" FILE_1 "\"}}";
 
-/* An index that is cut anywhere is refused, and one with any bit changed is refused or sound; the
- * fuzz target checks that. */
+/* An index that is cut anywhere is refused, and one with any bit changed is refused or read as a
+ * valid index; the fuzz target checks that. */
 static void test_truncated_indexes_are_refused_and_altered_ones_do_no_harm(void **state)
 {
     (void)state;

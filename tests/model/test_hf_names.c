@@ -1,5 +1,5 @@
-/* test_hf_names.c -- tests the names of weights in Hugging Face's files: some that are known, and
- * that every name of a model's parameter table goes there and back. */
+/* test_hf_names.c -- tests the names of weights in Hugging Face's files: some known pairs of names,
+ * and that every name in a model's parameter table is converted to theirs and back. */
 #include "model/core/check.h"
 #include "model/layers.h"
 #include "model/weights/hf_names.h"

@@ -1,6 +1,6 @@
 /* test_hf_source.c -- tests that weights in Hugging Face's files are presented under our names and
  * in our layout, whole or a few rows at a time, from one file or several; and what is refused. The
- * value of each element is a number that its tensor's name and its place give. */
+ * value of each element is computed from its tensor's name and its index. */
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "model/weights/hf_source.h"
@@ -37,7 +37,7 @@ static const Stored gpt2[] = {
 };
 enum { N_GPT2 = sizeof gpt2 / sizeof *gpt2 };
 
-/* A whole number that every type holds. */
+/* Returns the value of element i of a tensor: a whole number that every type can represent. */
 static double value(const char *name, int64_t i)
 {
     uint32_t h = 2166136261u;
@@ -98,7 +98,8 @@ static void check_refused(const char *folder, ExitCode expected, const char *sen
     assert_null(source);
 }
 
-/* Our tensor `ours` is columns [column, column + rows) of theirs, transposed, or its elements. */
+/* Checks our tensor `ours` (rows, cols). If `transposed`, it must be the columns [column, column +
+ * rows) of theirs, transposed; else the elements of theirs from index `column` on. */
 static void check_tensor(WeightSource *source, const char *ours, const Stored *theirs,
                          bool transposed, int64_t column, int64_t rows, int64_t cols)
 {
@@ -154,7 +155,7 @@ static void test_a_model_in_one_file_is_read_correctly(void **state)
     folder_drop(folder);
 }
 
-/* Writes the tensors to two files, and an index with `map`, or the right one. */
+/* Writes the tensors to two files, and an index with the weight map `map`; NULL: the right one. */
 static void write_two_files(const char *folder, const char *map)
 {
     write_file(folder, "model-00001-of-00002.safetensors", gpt2, 4);
@@ -309,7 +310,7 @@ static void test_the_error_names_unexpected_tensors(void **state)
     }
 }
 
-static void test_a_tied_head_is_left_out(void **state)
+static void test_a_head_weight_is_read_only_if_the_model_is_untied(void **state)
 {
     (void)state;
     Stored all[N_GPT2 + 1];
@@ -383,7 +384,7 @@ int main(void)
         cmocka_unit_test(test_links_out_of_the_folder_are_refused),
         cmocka_unit_test(test_a_snapshot_in_hugging_faces_cache_is_read),
         cmocka_unit_test(test_the_error_names_unexpected_tensors),
-        cmocka_unit_test(test_a_tied_head_is_left_out),
+        cmocka_unit_test(test_a_head_weight_is_read_only_if_the_model_is_untied),
         cmocka_unit_test(test_truncated_files_are_refused_and_altered_headers_do_no_harm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

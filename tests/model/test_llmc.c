@@ -16,7 +16,8 @@
 #include <cmocka.h>
 #include <stdio.h>
 
-/* Where our tensors are: in a kind, from one of its elements on. */
+/* Where our tensors are in the file: in which of llm.c's kinds of tensors, and from which element
+ * of it on. */
 static const struct {
     const char *name;
     int kind, first, rows, cols;

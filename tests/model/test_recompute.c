@@ -367,7 +367,7 @@ static void count_calls(RecomputePolicy policy, Profile *profile)
 
 /* Full recompute must call the ops of forward again, up to the down product; selective recompute
  * only the norms and the activation. */
-static void test_backward_repeats_the_ops_that_the_policy_names(void **state)
+static void test_backward_repeats_only_the_ops_that_the_policy_requires(void **state)
 {
     (void)state;
     Profile none, selective, full;
@@ -394,7 +394,7 @@ int main(void)
                                         devices_setup, devices_teardown),
         cmocka_unit_test(test_selective_recompute_uses_less_memory_than_none_and_more_than_full),
         cmocka_unit_test(test_memory_of_gpt2_124m_has_the_expected_size),
-        cmocka_unit_test(test_backward_repeats_the_ops_that_the_policy_names),
+        cmocka_unit_test(test_backward_repeats_only_the_ops_that_the_policy_requires),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,7 @@ typedef struct {
 
 static const Segment whole = {.stream = 77, .cols = 32, .whole_cols = 32};
 
-/* Does update number t of elements from .. to of the range, with beta2 0.999. */
+/* Makes update number t of the elements [from, to) of the range, with beta2 0.999. */
 static void update_part(Device *dev, Numbers *r, int64_t t, bool masters, int64_t from, int64_t to)
 {
     int64_t n = to - from;
@@ -64,11 +64,12 @@ static double mean_square(const Numbers *r)
     return sum / PLACES;
 }
 
-/* After 4096 updates with a squared gradient of 1 the average is 1 - 0.999^4096 = 0.983. Rounding
- * to nearest, as the loop does, stops where a thousandth of what is missing is less than half a
- * step. An element's standard deviation is at most 0.04, which many roundings of half a step leave
- * where each step forgets a thousandth of the sum, so that of a mean over 4096 elements is 0.0006.
- */
+/* After 4096 updates with a squared gradient of 1 the exact average is 1 - 0.999^4096 = 0.983. Each
+ * update adds a thousandth of the distance to 1. Rounded to nearest, as `nearest` is, the average
+ * stops growing where this is less than half a step between bf16 numbers. Stochastic rounding adds
+ * an error of half a step at most (as a standard deviation) at each update, and each later update
+ * forgets a thousandth of it. So the standard deviation of an element is at most 0.04, and that of
+ * the mean over 4096 elements 0.0006. */
 static void test_an_average_of_squares_in_bf16_does_not_freeze_at_beta2_0999(void **state)
 {
     Device dev;

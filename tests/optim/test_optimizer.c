@@ -290,14 +290,14 @@ static void test_a_step_publishes_every_unit_once_and_in_order(void **state)
     store_close(s);
 }
 
-/* Notes a weight of the last unit when unit 0 is published. */
+/* The last unit's first weight when unit 0 was published; set by note_publish. */
 static float last_then;
 static void note_publish(ParamStore *base, int unit, Event *updated)
 {
     if (unit == 0 && updated == NULL) last_then = *(float *)((Store *)base)->weight[UNITS - 1].data;
 }
 
-/* Only a store that sends weights while later units are updated gets each unit on its own. */
+/* Only if publishing overlaps with updates is the last unit unchanged when unit 0 is published. */
 static void test_units_are_updated_one_by_one_only_if_publishing_overlaps(void **state)
 {
     (void)state;
@@ -334,7 +334,7 @@ static void check_slots(OptimizerType type, double momentum, DType storage, cons
             for (int i = 0; i < o.shard[k].shard.count; i++)
                 x[i] = (float)(1000 * k + i);
         }
-        Shard part = o.shard[1].shard; /* a counted shard may be a part of an updated one */
+        Shard part = o.shard[1].shard; /* a PURPOSE_COUNT shard may be a part of it */
         part.offset += 2;
         part.count -= 3;
         Tensor view = optimizer_slot_of(&o, &part, slot);
@@ -356,7 +356,7 @@ static void test_each_optimizer_and_dtype_has_the_expected_slots(void **state)
 }
 
 /* The measured bytes must be those of the slots. (open_optimizer asserts that the real layout takes
- * as many.) */
+ * the same number.) */
 static void test_optimizer_bytes_counts_exactly_the_slots(void **state)
 {
     (void)state;

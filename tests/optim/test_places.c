@@ -1,6 +1,7 @@
-/* test_places.c -- which shards have their optimizer states on the host for which ratio, what that
- * takes on the device and on the host, and which event each unit is published with. The updates
- * must have the same bits wherever the states are. */
+/* test_places.c -- tests where optimizer states are: which shards have theirs on the host for each
+ * ratio of offload_optimizer, how many bytes the states take on the device and on the host, and
+ * with which event each unit is published. The updates must have the same bits wherever the states
+ * are. */
 #include "optim/optimizer.h"
 
 #include "model/core/check.h"
@@ -27,9 +28,9 @@ static Config config_of(OffloadDevice device, double ratio)
 }
 
 /* The states of a shard of AdamW in f32 take 8 bytes an element: 3072, 1024, 3072 and 1024 bytes.
- * A ratio is the least share of them that is on the host. The first shards stay on the device as
- * long as there is room, and a smaller one after one that is too large. First are those that the
- * store updates first. */
+ * The ratio is the least fraction of these bytes that must be on the host. Shards are tried in the
+ * order in which the store updates their units, and each one that still fits stays on the device.
+ * So a small shard may stay there after a larger one did not fit. */
 static const struct {
     OffloadDevice device;
     double ratio;
@@ -44,7 +45,7 @@ static const struct {
     {OFFLOAD_CPU, 0.75, {{true, false}, {true, false}}},
     {OFFLOAD_CPU, 0.9, {{true, true}, {true, true}}},
     {OFFLOAD_CPU, 1, {{true, true}, {true, true}}},
-    /* Unit 0 is used, and so updated, after the other. */
+    /* In these two rows (from LATE on), unit 0 is used, and so updated, after unit 1. */
     {OFFLOAD_CPU, 0.51, {{true, true}, {false, true}}},
     {OFFLOAD_CPU, 1, {{true, true}, {true, true}}},
 };

@@ -43,16 +43,17 @@ static void fiber_main(void);
 static inline void fiber_prepare(EmuThread *thread)
 {
     if (thread->started) return;
-    /* The previous fiber used this page. */
+    /* AddressSanitizer may forbid bytes of this page, which the previous fiber on this stack
+     * used. */
     sanitizer_allow(thread->stack + EMU_STACK - EMU_PAGE, EMU_PAGE);
     thread->stack_pointer = emu_fresh_stack(thread->stack, EMU_STACK,
                                             (int)(thread - thread->block->thread), fiber_main);
     thread->started = true;
 }
 
-/* Called after each switch to a fiber. Notes the stack of the scheduler if it comes from there. It
- * has no variables of its own in memory: AddressSanitizer would forbid the bytes around them, and
- * the frame of a thread's last switch is never left. */
+/* Called after each switch to a fiber. Stores the scheduler's stack if the switch came from the
+ * scheduler. This function must have no variables of its own in memory: AddressSanitizer would
+ * forbid the bytes around them, and the frame of a thread's last switch is never left. */
 static inline void fiber_enter(EmuBlock *block, void *saved)
 {
     bool from_scheduler = block->from_scheduler;
@@ -203,7 +204,8 @@ void emu_wait_in_collective(EmuThread *thread)
     fiber_yield(thread, false);
 }
 
-/* No thread can continue. The message names one that waits and its collective or barrier. */
+/* Ends the program because no thread can continue. The message names one that waits and its
+ * collective or barrier. */
 static void die_of_deadlock(EmuBlock *block)
 {
     int waiting = 0, first = -1;

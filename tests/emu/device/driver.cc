@@ -128,7 +128,8 @@ void emu_driver_connected(int device, int more)
     __atomic_fetch_add(&communicators[device], more, __ATOMIC_RELAXED);
 }
 
-/* Returns whether the device has a communicator, and EMU_LOADS asks for calls before that. */
+/* Returns whether it is too late to load a kernel or to page-lock memory: EMU_LOADS is set, and the
+ * device has a communicator. */
 static bool is_late(int device)
 {
     const char *when = getenv("EMU_LOADS");

@@ -97,7 +97,8 @@ typedef struct EmuWarp {
     uint32_t alive, ready; /* bit i: lane i has not exited; lane i can continue */
     uint32_t meetings;     /* bit i: lanes wait in meeting[i] */
     EmuMeeting meeting[EMU_WARP];
-    /* Of the shuffle in which a lane waits: what it gives, whose value it takes, and that value. */
+    /* For the shuffle in which a lane waits: the value that it gives, the value that it takes, and
+     * the lane (`source`) from which it takes it. */
     uint64_t given[EMU_WARP], taken[EMU_WARP];
     int source[EMU_WARP];
 } EmuWarp;
@@ -132,7 +133,7 @@ typedef struct EmuBlock {
     void *scheduler_stack_pointer, *sanitizer_stack;
     const void *scheduler_stack;
     size_t scheduler_stack_bytes;
-    bool from_scheduler; /* it is the scheduler that switches to a fiber, not another fiber */
+    bool from_scheduler; /* true: the scheduler, not another fiber, is switching to a fiber */
     char *shared_space;  /* space for shared memory between two guards */
     void *signal_stack;
     struct EmuBlock *next_free;
@@ -205,7 +206,9 @@ void emu_shared_prepare(EmuBlock *block); /* places and poisons it */
 void emu_shared_check(EmuBlock *block);   /* ends the program if it was written past its end */
 
 /* memory.cc: device memory can be accessed only between open and close, which nest, also across OS
- * threads. This function closes it until the next kernel or copy, whatever its size. */
+ * threads. emu_memory_host_waits is called when the host has waited for a device: it closes the
+ * memory until the next kernel or copy. Once many bytes have been closed, only some of the calls do
+ * so. */
 void emu_memory_host_waits(void);
 /* Ends the program if the kernel wrote outside an allocation. */
 void emu_memory_check(const EmuLaunch *launch);

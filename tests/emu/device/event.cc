@@ -11,7 +11,7 @@
 
 enum { ALIVE_EVENT = 0x45564e54 };
 
-/* The most recently recorded point of a stream. */
+/* An event: the point of a stream at which it was most recently recorded. */
 struct CUevent_st {
     int alive, device;
     bool timing;

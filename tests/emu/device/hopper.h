@@ -20,9 +20,9 @@ typedef struct {
 
 typedef struct {
     uint64_t *at;
-    int count, missing; /* arrivals of a phase; those that its current one still lacks */
-    int64_t bytes;      /* that the current phase still lacks */
-    int64_t promised;   /* of them, those for which no copy has been started */
+    int count, missing; /* arrivals that complete a phase; that the current one lacks */
+    int64_t bytes;      /* bytes that the current phase still lacks */
+    int64_t promised;   /* of these bytes, those for which no copy has been started yet */
     uint64_t phase;     /* number of completed phases */
     int64_t carried; /* bytes that the last completed phase brought, until somebody waits for it */
     bool seen;       /* somebody has waited for the last completed phase */
@@ -37,10 +37,10 @@ typedef struct {
 typedef struct {
     uint64_t mark;
     const char *address;
-    uint64_t size[5], stride[4]; /* elements; bytes */
+    uint64_t size[5], stride[4]; /* in elements; in bytes */
     uint32_t box[5];
     uint16_t rank;
-    uint8_t element, swizzle; /* bytes of an element; CUtensorMapSwizzle */
+    uint8_t element, swizzle; /* size of an element in bytes; CUtensorMapSwizzle */
 } EmuMap;
 
 /* A tiled copy that has been started and not executed. */
@@ -55,14 +55,14 @@ typedef struct {
 } EmuTile;
 
 typedef struct {
-    int threads, arrivals; /* that complete it; so far */
+    int threads, arrivals; /* how many complete the barrier; how many have come */
     EmuThreads arrived, waiting;
     EmuPlace place;
 } EmuNamedBarrier;
 
 /* The registers of a warp's threads. */
 typedef struct {
-    int now, wanted; /* wanted: 0 unless the warp waits for them */
+    int now, wanted; /* registers per thread; wanted is 0 unless the warp waits */
     int changes;     /* how often they were changed */
     uint32_t waiting;
     EmuPlace place;
@@ -75,8 +75,8 @@ typedef struct EmuHopper {
     int n_tiles, capacity;
     EmuNamedBarrier named[EMU_NAMED_BARRIERS];
     EmuRegisters registers[EMU_MAX_WARPS];
-    EmuThreads held;       /* that could continue, but do so only when no other thread can */
-    int pool;              /* registers of the block, in units of 32 x 1 */
+    EmuThreads held; /* threads that could continue, but do so only when no other thread can */
+    int pool; /* registers of the block, in units of one register for each thread of a warp */
     unsigned char *shadow; /* shared memory as the async proxy sees it, once it has been used */
     bool shadowed;
 } EmuHopper;
@@ -168,7 +168,7 @@ void emu_tma_load(void *shared, const CUtensorMap *map, uint64_t *bar, const int
 void emu_proxy_fence(const EmuPlace &place);
 void emu_registers(int n, bool more, const EmuPlace &place);
 void emu_named_barrier(int id, int threads, bool waits, const EmuPlace &place);
-/* Ends the program unless the map is one, of memory that the launch's device may use. */
+/* Ends the program unless *map is a tensor map of memory that the launch's device may use. */
 void emu_check_map(const EmuLaunch *launch, const CUtensorMap *map);
 
 #endif

@@ -1,10 +1,10 @@
 /* mbarrier.cc -- barriers in shared memory. Their state is kept outside shared memory; the barrier
  * itself holds a mark, so that stores over it are noticed.
  *
- * The emulation refuses more than a GPU would: a phase may complete only when somebody has waited
- * for the one before and all who were waiting have gone on. Otherwise the parity of a wait would no
- * longer say which phase it means. Nor may a block end within a phase, because its barrier would
- * count something else than those who arrive. */
+ * The emulation refuses more than a GPU would: a phase may complete only when some thread has
+ * waited for the one before and all threads that were waiting have continued. Otherwise the parity
+ * of a wait would no longer say which phase it means. Nor may a block end within a phase: the count
+ * with which the barrier was initialised is then not the number of threads that arrive. */
 #include "tests/emu/device/hopper.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 enum { BYTES_MOST = (1 << 20) - 1, COUNT_MOST = (1 << 20) - 1 };
 
-static const uint64_t MARK = 0xb0a77ed0ba221e00u; /* the lowest byte is the number */
+static const uint64_t MARK = 0xb0a77ed0ba221e00u; /* the lowest byte is the number of the barrier */
 
 int emu_mbarrier_describe(const EmuMbarrier *b, char *buf, size_t n)
 {
@@ -130,9 +130,9 @@ static void hold_warp(EmuThread *thread)
     emu_wait_in_collective(thread);
 }
 
-/* In forward order, a warp whose arrival completes a phase then falls behind. So what its other
- * lanes should have done before the arrival is missing when others go on, unless __syncwarp or a
- * barrier comes before it. */
+/* In forward order, a warp whose arrival completes a phase is then held until no other thread can
+ * continue. So what its other lanes should have done before the arrival is missing when other warps
+ * continue, unless __syncwarp or a barrier comes before it. */
 void emu_mbarrier_arrive(uint64_t *bar, const EmuPlace &place)
 {
     EmuMbarrier *b = emu_mbarrier_at(bar, place);

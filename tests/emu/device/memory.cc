@@ -7,8 +7,8 @@
  * accessed, so that host code that follows a device pointer crashes as it would on a GPU. Closing
  * them takes time proportional to the memory. Until CLOSED_BYTES have been closed, it is done after
  * each of the first CLOSINGS kernels and copies, and whenever the host has waited, because that is
- * when host code would read results; later only after every 16th wait, and ever fewer the more
- * bytes have been closed. */
+ * when host code would read results; later only after every 16th wait, and less and less often the
+ * more bytes have been closed. */
 #include "tests/emu/device/emu.h"
 
 #include <pthread.h>

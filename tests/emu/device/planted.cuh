@@ -22,8 +22,8 @@ __global__ void __launch_bounds__(THREADS) reverse_kernel(float *out, const floa
     out[i] = shared[THREADS - 1 - i];
 }
 
-/* Each thread sums what all threads wrote, in two rounds. Without the second barrier some threads
- * already overwrite it. */
+/* Each thread sums what all threads wrote, in two rounds. Without the second barrier, some threads
+ * overwrite in the second round what others have not yet read in the first. */
 template <bool RIGHT>
 __global__ void __launch_bounds__(THREADS) reuse_kernel(float *out, const float *x)
 {
@@ -181,7 +181,7 @@ static __global__ void __launch_bounds__(THREADS) vector_kernel(float *out, cons
     out[threadIdx.x] = v.x + v.w;
 }
 
-/* Stores a pack at out + at, or one at the start of shared memory. */
+/* Stores four words at out + at or, if at < 0, at the start of shared memory. */
 static __global__ void __launch_bounds__(THREADS) pack_store_kernel(float *out, int at)
 {
     DYN_SHARED(float, shared);
@@ -221,7 +221,7 @@ static __global__ void __launch_bounds__(THREADS) copy_forgotten_kernel(const fl
     cp_async_commit();
 }
 
-/* Copies 0, 4, .. 16 bytes each; the rest must be zeros. */
+/* Each thread copies 0, 4, 8, 12 or 16 bytes; the rest of its 16 bytes must become zeros. */
 static __global__ void __launch_bounds__(THREADS) copy_part_kernel(float *out, const float *x)
 {
     DYN_SHARED(float, shared);

@@ -63,16 +63,16 @@ template <BarrierBug BUG> __global__ void __launch_bounds__(64) barrier_kernel(i
 typedef enum {
     COPY_RIGHT,
     NOT_WAITED,  /* reads the tile without waiting for it */
-    NOT_ALIGNED, /* takes shared memory to be aligned to 1,024 */
+    NOT_ALIGNED, /* assumes that shared memory is aligned to 1,024 bytes */
     ALIGNED_TO_512,
     NOT_EXPECTED,   /* the barrier expects half of the bytes */
     EXPECTED_LATER, /* ... and is told of them after the copy */
     EXPECTED_TOO_MUCH,
-    NO_MAP,       /* the map is none */
+    NO_MAP,       /* the map is all zeros, which is no tensor map */
     NEVER_WAITED, /* nobody waits before the kernel ends */
     WRONG_HEAD,   /* a coordinate past the last head */
     PAST_MEMORY,  /* the tile ends past the block's shared memory */
-    TWICE         /* a second copy to the same place, before the first has come */
+    TWICE         /* a second copy to the same place, before the first is complete */
 } CopyBug;
 
 /* Copies the box at (c0, head, token, row) of a map to out (ROWS, COLUMNS), as it lies in shared
@@ -139,10 +139,11 @@ __global__ void __launch_bounds__(GROUP) proxy_kernel(const __grid_constant__ CU
 
 /* ---- stages that copies and stores fill ------------------------------------------------------ */
 
-/* Sets out[t], for each thread t of a warpgroup, to the sum over `tiles` tiles of what threads of a
- * producer warpgroup have stored in the stage of the tile, 1,000 i + t for tile i, and the tile's
- * element t. With COUNTED, a stage is full when the copy and each warp of the producer have
- * arrived; otherwise the warps that store do not arrive. */
+/* For each tile i of `tiles`, a copy writes the tile to a stage (a buffer in shared memory), and
+ * each thread t of a producer warpgroup stores 1,000 i + t in the same stage. Each thread t of the
+ * other warpgroup adds up, over all tiles, element t of the tile and the number of a producer
+ * thread, t + 32 modulo 128, and writes the sum to out[t]. With COUNTED, a stage is full when the
+ * copy and each warp of the producer have arrived; otherwise the warps that store do not arrive. */
 template <bool COUNTED>
 __global__ void __launch_bounds__(2 * GROUP)
     mixed_ring_kernel(unsigned *out, const __grid_constant__ CUtensorMap map, int tiles)
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__(2 * GROUP)
             if (COUNTED && member % WARP == 0) mbarrier_arrive(full + stage);
         } else {
             mbarrier_wait(full + stage, parity);
-            /* A word that another warp has stored. */
+            /* A word that the producer warp with the next number has stored. */
             int other = (member + WARP) % GROUP;
             sum += stored[stage * GROUP + other] + tile[stage * TILE + member];
             __syncwarp();
@@ -232,7 +233,8 @@ typedef enum {
     GIVEN_MORE      /* more than the launch gave */
 } RegistersBug;
 
-/* 3 x 168 registers become 2 x 240 and 24. */
+/* Three warpgroups start with 168 registers per thread. One keeps only 24, and the other two take
+ * 240 each. */
 template <RegistersBug BUG>
 __global__ void __launch_bounds__(RING_THREADS, 1) registers_kernel(int *out)
 {
@@ -256,7 +258,8 @@ __global__ void __launch_bounds__(RING_THREADS, 1) registers_kernel(int *out)
     out[threadIdx.x] = 1;
 }
 
-/* 4 x 128 registers become 3 x TAKEN and 32, which is possible up to 160. */
+/* Four warpgroups start with 128 registers per thread. One keeps only 32, and the other three take
+ * TAKEN each, which is possible up to 160. */
 template <int TAKEN>
 __global__ void __launch_bounds__(4 * GROUP, 1) registers_of_four_kernel(int *out)
 {

@@ -14,7 +14,7 @@ static __device__ __forceinline__ uint64_t wg_first(const unsigned char *shared,
     return wgmma_descriptor(address, (uint32_t)leading, WG_ATOM);
 }
 
-/* One product of zeros, with descriptors of which these bits are inverted. */
+/* Computes one product. The bits invert_a and invert_b of its descriptors are inverted. */
 template <int N, bool B_MN>
 __global__ void __launch_bounds__(2 * WG_THREADS)
     wg_descriptor_kernel(float *out, uint64_t invert_a, uint64_t invert_b)
@@ -48,7 +48,7 @@ static __global__ void __launch_bounds__(WG_THREADS) wg_address_kernel(float *ou
 typedef enum {
     GROUP_RIGHT,
     WARP_LEAVES_OUT, /* the last warp leaves out the product and the wait */
-    WARP_IS_GONE,    /* it has exited before */
+    WARP_IS_GONE,    /* the last warp has exited before */
     OTHER_DESCRIPTOR,
     OTHER_SHAPE,
     OTHER_PLACE,
@@ -166,10 +166,10 @@ __global__ void __launch_bounds__(WG_THREADS)
 
 /* ---- several groups and warpgroups ----------------------------------------------------------- */
 
-/* out (2, 64, 64): two warpgroups compute the product of rows of a (64, WG_K) with themselves,
- * (64, WG_K) times (WG_K, 64), out of step; a third one takes no part. Each closes a group per 16
- * of K and waits for all but the last, so that D is in use from the first product to the end. The
- * second one first multiplies more often, and drops the result. */
+/* out (2, 64, 64): two warpgroups each compute the product of a (64, WG_K) and its transpose (WG_K,
+ * 64), at different times; a third one computes nothing. Each closes a group of products after
+ * every 16 columns of a, and waits first for all groups but the last, so that D is in use until the
+ * end. The second one computes the whole product twice and drops the first result. */
 static __global__ void __launch_bounds__(3 * WG_THREADS)
     wg_several_kernel(float *out, const bf16 *a)
 {

@@ -1,4 +1,5 @@
-/* proxy.cc -- shared memory as the async proxy sees it. Plain stores of a kernel cannot be noticed
+/* proxy.cc -- shared memory as the async proxy sees it, that is, the tiled copies and the products
+ * of warpgroups, which access memory asynchronously. Plain stores of a kernel cannot be noticed
  * when they happen. So a second copy of the block's shared memory, the shadow, holds what the async
  * proxy sees: tiled copies write to both, and proxy_fence copies all memory to the shadow. Where
  * the two differ, a store was not followed by a fence. The shadow exists in blocks that use the

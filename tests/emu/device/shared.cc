@@ -3,8 +3,8 @@
  * The memory ends at a guard, except for slack that is checked after the block. It starts at an odd
  * multiple of 128 bytes, because a kernel must not rely on more alignment; and where there is room
  * for tiles that must be aligned to 1,024, it starts 128 bytes after such a place, so that a kernel
- * that aligns them to less gets no other. It is poisoned for each block; on a GPU it contains what
- * another kernel left. */
+ * that aligns its tiles to less than 1,024 does not get a right place by chance. It is poisoned for
+ * each block; on a GPU it contains what another kernel left. */
 #include "tests/emu/device/emu.h"
 
 #include <stdlib.h>

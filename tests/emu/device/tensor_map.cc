@@ -1,6 +1,6 @@
 /* tensor_map.cc -- the driver's encoder of tensor maps. It refuses what the driver's documentation
  * says that it refuses, and prints the reason, because the driver's code says only that an argument
- * is invalid. EMU_DRIVER=no_maps: the driver does not have it. */
+ * is invalid. EMU_DRIVER=no_maps: the driver does not have this function. */
 #include "tests/emu/device/hopper.h"
 
 #include <stdio.h>

@@ -234,7 +234,7 @@ static void test_more_page_locked_memory_than_the_driver_gives_is_refused(void *
     cudaGetLastError();
 }
 
-/* A model of many units keeps its states in more blocks than any fixed number. */
+/* A large model keeps its optimizer states in thousands of page-locked blocks. */
 static void test_thousands_of_page_locked_blocks_can_be_allocated(void **)
 {
     enum { BLOCKS = 3000 };
@@ -342,7 +342,7 @@ template <class T> static bool chain_right(void)
     numbers_fill(b, xb, 256, 3);
     numbers_fill(c, xc, 128, 11);
     for (int i = 0; i < 256; i++)
-        /* few terms, so that 8 bits are exact */
+        /* few nonzero terms, so that sums are exact in 8 bits */
         b[i] = from_float<T>(xb[i] = i % 17 == 0 ? xb[i] : 0);
     multiply(ab, xa, xb, 16);
     multiply(want, ab, xc, 8);

@@ -1,6 +1,6 @@
 /* test_emu_asks.cc -- queries of deferred and random streams: a watchdog's query advances nothing,
- * a loop of queries by the stream's owner ends, and host functions run while hosts wait for
- * something else than their streams. */
+ * a loop of queries by the stream's owner ends, and host functions run while the hosts wait for
+ * something other than their streams. */
 #include "tests/emu/device/turns.h"
 
 #include <initializer_list>
@@ -81,7 +81,8 @@ static void test_queries_by_a_watchdog_thread_do_not_advance_a_stream(void **)
 
 /* ---- other work ------------------------------------------------------------------------------ */
 
-/* A thread that keeps another device busy, so that the rule for stalled streams does not apply. */
+/* A thread that keeps another device busy, so that the emulation does not regard the tested streams
+ * as stalled (queue.cc). */
 typedef struct {
     pthread_t thread;
     bool stop;

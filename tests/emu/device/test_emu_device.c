@@ -73,7 +73,7 @@ static void test_a_gpu_that_cannot_be_used_is_reported_with_the_reason(void **st
 
 /* Asking which device would be opened must not allocate on it, so it also works if the GPU is
  * full. */
-static void test_asking_for_the_device_choice_allocates_nothing(void **state)
+static void test_device_choice_allocates_no_device_memory(void **state)
 {
     Device device;
     char err[512];
@@ -318,7 +318,7 @@ static void test_using_a_view_for_more_than_enqueuing_work_is_refused(void **sta
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_asking_for_the_device_choice_allocates_nothing),
+        cmocka_unit_test(test_device_choice_allocates_no_device_memory),
         cmocka_unit_test(test_a_gpu_that_cannot_be_used_is_reported_with_the_reason),
         cmocka_unit_test(test_survey_facts_are_the_smallest_of_the_devices_of_the_ranks),
         cmocka_unit_test(test_devices_are_looked_for_once_and_never_by_the_process_itself),

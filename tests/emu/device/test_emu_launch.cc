@@ -12,7 +12,8 @@ static __global__ void __launch_bounds__(THREADS) write_kernel(float *out, int a
     if (threadIdx.x == 5) out[at] = 1;
 }
 
-/* Two kernels: a launch raises the limit of shared memory of the one that it starts. */
+/* The values of ASKED make two different kernels, because LAUNCH raises the limit of shared memory
+ * of the kernel that it starts. */
 template <bool ASKED> static __global__ void __launch_bounds__(THREADS) shared_kernel(float *out)
 {
     DYN_SHARED(float, value);

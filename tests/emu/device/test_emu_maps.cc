@@ -4,7 +4,7 @@
 
 #include "model/kernels/cuda/tensor_map.h"
 
-/* Returns the code for the map of the tests with one argument changed. */
+/* The arguments of the driver's encoder of tensor maps. */
 typedef struct {
     CUtensorMapDataType type;
     cuuint32_t rank;

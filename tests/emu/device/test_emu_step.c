@@ -33,8 +33,9 @@
            " \"activation\": \"swiglu\", \"position\": \"rope\", \"bias\": false,"                 \
            " \"tie_word_embeddings\": false}}"
 
-/* The models of scripts/sass/kernels.py in their order, with as many chunks as they have on an
- * H200: 64 x 1024 tokens of GPT-2 124M are 4. most: an upper bound of the launches; 0 for none. */
+/* The models of scripts/sass/kernels.py in their order, with the number of head chunks that they
+ * have on an H200: 64 x 1024 tokens of GPT-2 124M are 4. most: an upper bound of the launches; 0
+ * for none. */
 static const struct {
     const char *config, *layers, *chunk;
     int64_t most;

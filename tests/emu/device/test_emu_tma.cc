@@ -1,6 +1,6 @@
 /* test_emu_tma.cc -- tests of the emulation of Hopper's barriers in shared memory, tiled copies and
- * warpgroups: right kernels give the right result in every order of threads, early and late, and
- * each planted bug is detected. */
+ * warpgroups: correct kernels give the right result in every order of threads, with copies executed
+ * early and late, and each planted bug is detected. */
 #include "tests/emu/device/tiles.h"
 
 static const char *const ORDERS[] = {"forward", "reverse", "shuffled"};
@@ -43,7 +43,7 @@ static void test_tiles_are_swizzled_and_filled_with_zeros_outside_the_tensor(voi
     CUDA_CHECK(cudaFree(out));
 }
 
-/* Runs with a map of x, or with this one. */
+/* Runs tile_kernel with a map of x, or with the map `given`. */
 template <CopyBug BUG>
 static void run_tile(uint16_t *out, uint16_t *x, size_t shared = SHARED,
                      const CUtensorMap *given = NULL)
@@ -233,8 +233,9 @@ template <bool COUNTED> static bool mixed_ring_is_right(int tiles)
     return right;
 }
 
-/* A stage is full although what the producer's threads store in it is missing. In forward order the
- * producer's warps have stored before a consumer can read; in shuffled order some have not. */
+/* Without COUNTED, a stage counts as full although stores by the producer's threads may still be
+ * missing. In forward order the producer's warps have stored before a consumer can read; in
+ * shuffled order some have not. */
 static void test_stores_missing_from_the_count_of_a_stage_are_detected(void **)
 {
     for (const char *order : ORDERS)

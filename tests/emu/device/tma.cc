@@ -50,7 +50,7 @@ void emu_hopper_end(EmuBlock *block)
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 /* Returns where byte `at` of a tile lies: with the swizzle of 128 bytes, bits 4 to 6 of the shared
- * address are combined with bits 7 to 9, which number the row of 128 bytes. */
+ * address are XORed with bits 7 to 9, which number the row of 128 bytes. */
 static char *place_of(const EmuTile *tile, size_t at)
 {
     uint32_t address = emu_shared_address(tile->shared) + (uint32_t)at;

@@ -6,9 +6,9 @@
  * continue. A kernel that overwrites an operand too soon then gets a wrong result. EMU_ASYNC=early:
  * for each warp as soon as its 32 threads have requested it, and the warp leaves the wait as soon
  * as its 32 threads are in it, while other warps fall behind. A kernel that requests a product
- * before the operands are there then gets a wrong result, and so does one in which a warp answers
- * for others, whose products still need an operand. In both cases D contains NaN from the request
- * to the wait.
+ * before the operands are there then gets a wrong result, and so does one in which a warp announces
+ * that an operand may be overwritten although products of other warps still need it. In both cases
+ * D contains NaN from the request to the wait.
  *
  * Products that add to the same D one after another form a chain (wgmma_chain.h).
  *
@@ -27,16 +27,16 @@
 
 enum {
     MOST_GROUPS = EMU_MAX_THREADS / GROUP,
-    PRODUCTS = 128, /* that can be incomplete in a warpgroup */
-    WAITS = 8       /* of which the first warp's is kept, to compare those of others */
+    PRODUCTS = 128, /* largest number of incomplete products of a warpgroup */
+    WAITS = 8       /* waits that are remembered, for comparison with other warps */
 };
 
 typedef struct {
-    EmuWgmma call; /* of the first thread that requested it, whose number is: */
+    EmuWgmma call; /* as the first thread, number `first`, requested it */
     int first;
     int group;
     bool opens; /* it is the first of its chain */
-    bool begun; /* the rows of a warp have been computed, from an A with this sum: */
+    bool begun; /* the rows of some warp have been computed; the checksum of A was then sum_of_a */
     uint64_t sum_of_a;
     int arrived[WARPS];
     EmuChain *chain;
@@ -58,7 +58,9 @@ typedef struct {
     uint64_t requested;
 } Wait;
 
-/* A warp: threads in wgmma_wait, how many waits have ended, and what has ended in them. */
+/* A warp. waiting: number of its threads in wgmma_wait. target: how many of its groups, from the
+ * first one on, this wait must complete. waits: number of waits that have ended. groups, complete:
+ * how many groups and products have ended in them. */
 typedef struct {
     int waiting, target, waits, groups;
     uint64_t complete;
@@ -67,7 +69,7 @@ typedef struct {
 struct EmuWarpgroup {
     Lane lane[GROUP];
     Warp warp[WARPS];
-    uint64_t products;         /* that have been requested */
+    uint64_t products;         /* number of products that have been requested */
     Product product[PRODUCTS]; /* product i is at i % PRODUCTS */
     EmuChains chains;
     Wait wait[WAITS]; /* wait i is at i % WAITS */
@@ -245,7 +247,7 @@ static void warp_continue(EmuWarpgroup *group, int number)
     thread_of(number * EMU_WARP)->warp->ready = ~0u;
 }
 
-/* Runs what a warpgroup waits for, of which all threads are in the wait. */
+/* Runs the products for which a warpgroup waits. All its threads are in the wait. */
 static void wait_end(EmuWarpgroup *group)
 {
     for (uint64_t i = group->warp[0].complete; i < group->products; i++) {
@@ -258,7 +260,8 @@ static void wait_end(EmuWarpgroup *group)
         warp_continue(group, i);
 }
 
-/* Ends the program unless a thread waits as the first one did that made this wait. */
+/* Ends the program unless this thread's wait has the same place, target and number of requested
+ * products as that of the first thread in this wait. */
 static void check_wait(EmuWarpgroup *group, const Lane *lane, int target, EmuPlace place)
 {
     Wait *first = &group->wait[lane->waits % WAITS];
@@ -274,9 +277,10 @@ static void check_wait(EmuWarpgroup *group, const Lane *lane, int target, EmuPla
                 lane->requested, first->requested);
 }
 
-/* Lets the warps of the warpgroup that have not come to a warp's wait fall behind, except in
- * reverse order, where all of them come before any other warp. So they request products only after
- * other threads have done all that the first warp's wait allows them to do. */
+/* Holds the warps of the warpgroup that have not come to the wait of warp `number`, until no other
+ * thread can continue; not in reverse order, where all of them run before any other warp. So they
+ * request products only after other threads have done all that the first warp's wait allows them to
+ * do. */
 static void hold_others(const EmuWarpgroup *group, int number)
 {
     EmuBlock *block = emu_thread->block;

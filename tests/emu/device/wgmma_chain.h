@@ -21,7 +21,7 @@ typedef struct {
     EmuPlace place;        /* of the first one */
 } EmuChain;
 
-/* Those of a warpgroup. */
+/* The chains of a warpgroup. */
 typedef struct {
     EmuChain *chain[CHAINS];
 } EmuChains;
@@ -41,7 +41,8 @@ static inline EmuThread *thread_of(int number)
 EmuChain *emu_chain_on(EmuChains *chains, int number, const EmuWgmma *call, const float *d);
 /* Returns a chain that begins with this product. */
 EmuChain *emu_chain_new(EmuChains *chains, const EmuWgmma *call);
-/* Takes D from the thread: what it contains if that is added to, and then its place. */
+/* Takes over D of thread `number`: copies what it contains if that is added to (`accumulate`),
+ * stores its address, and poisons it. */
 void emu_chain_join(EmuChain *chain, int number, float *d, bool accumulate);
 /* Gives each thread of a warp the chain's sums. */
 void emu_chain_end(EmuChain *chain, int warp);

@@ -8,11 +8,11 @@
 #include "tests/emu/include/cuda_fp16.h"
 
 enum {
-    WARP_ROWS = 16, /* of A and D */
+    WARP_ROWS = 16, /* rows of A and D of a warp */
     DEPTH = 16,     /* columns of A, rows of B */
     LINE = 128,     /* bytes of a line of the 128-byte swizzle */
     CHUNK = 16,     /* bytes that the swizzle keeps together */
-    LINES = 8,      /* of an atom, in which the swizzle repeats */
+    LINES = 8,      /* number of lines of an atom, after which the swizzle repeats */
     ATOM = LINE * LINES,
     PANEL = LINE / 2 /* elements of a line */
 };
@@ -48,8 +48,8 @@ static void check_mode(const char *what, char name, uint64_t descriptor)
                 name, (int)(descriptor >> 49 & 7));
 }
 
-/* Ends the program if an operand of `extent` rows (A) or columns (B) cannot be so, is not in shared
- * memory, or is not visible there. */
+/* Ends the program if the descriptor is invalid for an operand of `extent` rows (A) or columns (B),
+ * or if the operand is outside of shared memory or not visible to the product (proxy.cc). */
 static void check_operand(const EmuWgmma *call, char name, uint64_t descriptor, bool mn_major,
                           int extent)
 {

@@ -19,7 +19,7 @@ static inline float __half2float(__half x)
     unsigned sign = (x.bits & 0x8000u) << 16, size = (x.bits & 0x7fffu) << 13;
     if (size >= INFINITE) return __uint_as_float(sign | 0x7f800000u | size);
     if (size >= LEAST) return __uint_as_float(sign | (size + BIAS));
-    /* Below the least normal number: as that number plus the fraction, minus that number. */
+    /* Below the least normal number, compute (that number + the fraction) - that number. */
     float f = __uint_as_float(size + BIAS + LEAST) - __uint_as_float(BIAS + LEAST);
     return __uint_as_float(sign | __float_as_uint(f));
 }

@@ -21,8 +21,8 @@
 #define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
-/* Records the kernel's bound in the compiled code as that many empty instructions before its first
- * one. emu_launch_bounds counts them. */
+/* Records the bound, `threads`, in the compiled code: the kernel's first instruction is preceded by
+ * that many empty ones. emu_launch_bounds counts them. */
 #define __launch_bounds__(threads, ...)                                                            \
     __attribute__((patchable_function_entry((int)(threads), (int)(threads))))
 

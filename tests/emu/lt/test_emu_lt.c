@@ -220,7 +220,7 @@ static void test_epilogues_agree_with_their_formulas(void **state)
 }
 
 /* C is another matrix than D, with its own leading dimension, and is added before the bias. */
-static void test_c_is_added_before_the_epilogue(void **state)
+static void test_matrix_c_is_added_before_the_epilogue(void **state)
 {
     (void)state;
     for (DType type = F32; type <= F16; type++)
@@ -337,7 +337,7 @@ static void test_unsupported_and_invalid_products_are_refused(void **state)
 
 /* C must have D's type, must be as aligned as the heuristics were told, and must not share elements
  * with D unless it is D. Without beta, nothing reads C. */
-static void test_a_c_of_wrong_type_or_alignment_or_overlapping_d_is_refused(void **state)
+static void test_matrix_c_of_wrong_type_or_alignment_or_overlapping_d_is_refused(void **state)
 {
     (void)state;
     Case t = {
@@ -389,11 +389,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products_agree_with_sums_in_double),
         cmocka_unit_test(test_epilogues_agree_with_their_formulas),
-        cmocka_unit_test(test_c_is_added_before_the_epilogue),
+        cmocka_unit_test(test_matrix_c_is_added_before_the_epilogue),
         cmocka_unit_test(test_a_bias_gradient_overwrites_its_vector),
         cmocka_unit_test(test_split_k_sums_in_the_result_are_accepted_only_if_it_is_f32),
         cmocka_unit_test(test_unsupported_and_invalid_products_are_refused),
-        cmocka_unit_test(test_a_c_of_wrong_type_or_alignment_or_overlapping_d_is_refused),
+        cmocka_unit_test(test_matrix_c_of_wrong_type_or_alignment_or_overlapping_d_is_refused),
         cmocka_unit_test(test_an_algorithm_found_for_another_product_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

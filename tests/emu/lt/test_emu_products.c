@@ -167,10 +167,10 @@ static void test_a_product_that_the_library_refuses_later_is_still_right(void **
     answer(given);
 }
 
-/* The residual is the library's C, with its own stride and alignment, and y is rounded once: only
- * sums next to a tie may be misrounded, which f32 moves over it. Once the library has refused C, a
- * kernel adds the residual to the rounded product, in that call and all later ones: a fifth of the
- * elements or more are then misrounded. */
+/* The residual is the library's C, with its own stride and alignment, and y is rounded once: the
+ * only sums that may be misrounded are those so near to a tie that the error of f32 moves them
+ * across it. Once the library has refused C, a kernel adds the residual to the rounded product, in
+ * that call and all later ones: a fifth of the elements or more are then misrounded. */
 static void test_the_residual_is_added_by_the_library_or_by_a_kernel(void **state)
 {
     (void)state;

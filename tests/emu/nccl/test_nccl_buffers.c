@@ -101,8 +101,8 @@ static void misaligned(Rank *r)
     rank_close(r);
 }
 
-/* Two calls of a group write the same place. Below, a call reads what another one of its group
- * writes. */
+/* Two calls of a group write the same place. In the next function, a call reads what another one of
+ * its group writes. */
 static void group_writes_twice(Rank *r)
 {
     rank_open(r);

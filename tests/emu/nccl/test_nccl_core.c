@@ -240,7 +240,8 @@ static void test_a_call_without_elements_is_ignored_and_a_large_sum_is_exact(voi
 
 /* ---- how a ring rounds sums ------------------------------------------------------------------ */
 
-/* Sums 256 (bf16) or 2048 (f16) of rank 0 and 0.75 of the others into sum[]. */
+/* Sums n numbers over the ranks and stores the results in sum[]. All numbers of rank 0 are 256
+ * (bf16) or 2048 (f16), all others 0.75. */
 static void sum_of_unlike(Rank *r, ncclDataType_t type, int n, double *sum)
 {
     uint16_t *bits = (uint16_t *)r->host, got[8];

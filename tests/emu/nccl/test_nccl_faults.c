@@ -191,7 +191,7 @@ static void peer_vanishes(Rank *r)
     rank_warm(r, r->comm, r->stream);
     if (r->rank == 1) {
         all_reduce(r);
-        _exit(8); /* the faulty call does not return */
+        _exit(8); /* not reached: the call with the planted fault does not return */
     }
     pthread_t waits;
     all_reduce(r);

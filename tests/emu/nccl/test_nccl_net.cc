@@ -16,7 +16,7 @@ ncclResult_t last_error(ncclResult_t code, const char *, ...)
     return code;
 }
 
-/* On a socket of packets, each read returns at most one packet. */
+/* The test uses a packet socket, of which each read returns at most one packet. */
 static void test_data_in_pieces_is_joined_and_an_early_end_is_an_error(void **)
 {
     static const char text[] = "rank 0 of 4";

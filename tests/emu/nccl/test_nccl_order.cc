@@ -122,7 +122,7 @@ static bool runs(const std::vector<OrderLaunch> &all)
 
 /* Each operation is on two or three of four devices. Some are swapped on one device and some are
  * grouped. Launches are added to the graph in any order that keeps the order on each device. */
-static void test_random_launches_form_a_cycle_exactly_if_a_simulation_hangs(void **state)
+static void test_random_launches_form_a_cycle_if_and_only_if_a_simulation_hangs(void **state)
 {
     enum { CASES = 400, DEVICES = 4, OPERATIONS = 9 };
     int circles = 0;
@@ -186,7 +186,7 @@ int main(void)
         cmocka_unit_test(test_two_devices_with_different_orders_form_a_cycle),
         cmocka_unit_test(test_a_launch_between_the_parts_of_a_group_forms_a_cycle),
         cmocka_unit_test(test_two_single_messages_that_cross_form_a_cycle),
-        cmocka_unit_test(test_random_launches_form_a_cycle_exactly_if_a_simulation_hangs),
+        cmocka_unit_test(test_random_launches_form_a_cycle_if_and_only_if_a_simulation_hangs),
         cmocka_unit_test(test_a_damaged_line_of_launches_is_refused),
     };
     return cmocka_run_group_tests_name("order of NCCL launches", tests, NULL, NULL);
