@@ -5,9 +5,10 @@
 
 #include <math.h>
 
-/* log_rate: the logarithm of a product's FLOP/s, if its whole time except the launch is arithmetic.
- * weight: its weight in the fit, which is smaller if the launch is a larger share of the time,
- * because an error of the time then changes the logarithm more. */
+/* log_rate: the logarithm of a product's FLOP/s; its time is counted without the launch, and each
+ * of its dimensions as longer by `edge`. weight: its weight in the fit, which is smaller if the
+ * launch is a larger share of the time, because an error of the measured time then changes the
+ * logarithm more. */
 typedef struct {
     double log_rate, weight;
 } Rate;
@@ -21,7 +22,8 @@ static Rate rate_of(const MeasuredProduct *p, double launch, double edge)
 
 double fit_rate(const MeasuredProduct *product, int n, double launch, double edge, double *error)
 {
-    /* The mean of the logarithms minimises the squared distance from them. */
+    /* The weighted mean of the logarithms has the least weighted sum of squared distances from
+     * them. */
     double sum = 0, weights = 0, squares = 0;
     for (int i = 0; i < n; i++) {
         Rate r = rate_of(&product[i], launch, edge);
@@ -74,7 +76,8 @@ FittedAttention fit_attention(double short_length, double short_rate, double lon
 
 double fit_bandwidth(const CallsMeasured *measured, bool host)
 {
-    /* If less than this share of a large call's time would be left, nothing is subtracted. */
+    /* The time of the smallest call is subtracted from a large call's time only if at least this
+     * share of the large call's time is left. */
     const double LEAST_SHARE = 0.1;
     double n = (double)measured->wanted->ranks, logs = 0;
     int sizes = (int)measured->wanted->sizes, calls = 0;

@@ -12,18 +12,18 @@ typedef struct {
     double seconds;
 } MeasuredProduct;
 
-/* Fits a model of the time of matrix products: apart from the launch, a product takes as long as if
- * each of its dimensions were longer by `edge`, at one rate. Returns that rate in FLOP/s, which
- * very large products reach: the one with the least weighted sum of squared relative errors. A
- * product has a smaller weight if the launch is a larger share of its time. Sets *error to the root
- * of the weighted mean of the squared errors. */
+/* Fits this model of the time of a matrix product: launch + 2 (m + edge) (n + edge) (k + edge) /
+ * rate. Returns the rate in FLOP/s, which very large products reach: the one with the least
+ * weighted sum of squared relative errors of the products' rates. A product has a smaller weight if
+ * the launch is a larger share of its time. Sets *error to the root of the weighted mean of the
+ * squared errors. */
 double fit_rate(const MeasuredProduct *product, int n, double launch, double edge, double *error);
 /* Returns the edge between 0 and `most` for which fit_rate has the least error. */
 double fit_edge(const MeasuredProduct *product, int n, double launch, double most);
 
-/* Sets the peak of products in `dtype` to `rate` divided by product.most, where `rate` is the rate
- * of infinitely large products. If `known`, the peak is from a data sheet and stays, and
- * product.most is set instead. */
+/* Sets the peak of products in `dtype` to `rate` divided by product.most (the share of the peak
+ * that large products reach), where `rate` is the rate of infinitely large products. If `known`,
+ * the peak is from a data sheet and stays, and product.most is set instead. */
 void fit_peak(Hardware *hardware, DType dtype, double rate, bool known);
 /* Sets how many devices a node has. The number of network interfaces is the preset's, but at most
  * one per device: if only a part of a node is used, it does not get all of them. */

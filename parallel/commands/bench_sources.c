@@ -21,8 +21,8 @@ static bool among(const char *key, const char *const *keys)
     return *keys != NULL;
 }
 
-/* Returns the source of a number that the system reports or that follows from another one; NULL for
- * all others. */
+/* If the system reports the number `key`, or if it follows from another number, returns its source;
+ * otherwise NULL. */
 static const char *known(BenchSources *s, const char *key)
 {
     static const char *const facts[] = {"capability", "device_bytes", NULL};

@@ -7,7 +7,7 @@
 
 typedef struct {
     const Hardware *printed;  /* the numbers of the file */
-    const Hardware *measured; /* these numbers before hardware_limit */
+    const Hardware *measured; /* the same numbers before hardware_limit */
     const char *preset;       /* the preset on which the file is based */
     const char *by;   /* "./train bench machine, ...": the program, the date and the device */
     bool known;       /* the preset is that of this GPU */

@@ -136,8 +136,9 @@ static int rank_main(Comm *world, void *context)
         /* The version is part of the result, as different versions of NCCL differ in speed. */
         if (gpus == GPUS_EACH) nccl_version(r->transport, sizeof r->transport);
     }
-    /* Other ranks may still be reading this rank's memory, and releasing it may wait for the work
-     * of all devices (session_meet). */
+    /* Waits for all ranks before it releases memory: another rank may still be reading this rank's
+     * memory, and a release may wait for the work of all devices (see session_meet in
+     * session.h). */
     device_synchronize(&p.dev);
     comm_barrier(world);
     comm_close(&all);

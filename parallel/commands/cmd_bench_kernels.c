@@ -127,7 +127,8 @@ static void fit_peaks(MachineBench *b)
         /* A device without f64 keeps the preset's peak. */
         if (order[i] == F64 && b->dev.ops_f64 == NULL) continue;
         int n = measure_products(b, order[i], product);
-        /* The limit of a GPU is also used for one thread of a CPU, whose edge is not larger. */
+        /* The upper limit of a GPU's edge is also used on a CPU, where the edge is fitted for one
+         * thread and is not larger. */
         if (i == 0)
             h->product.edge =
                 fit_edge(product, n, h->launch, hardware_limits("product_edge", true).most);
@@ -138,8 +139,8 @@ static void fit_peaks(MachineBench *b)
 }
 
 /* Returns the speed of matrix products within a GPT-2 block, where they also add biases and
- * residuals, apply GELU and accumulate gradients. 1 is the speed of bare products, which the
- * figures `one` of one thread predict. */
+ * residuals, apply GELU and accumulate gradients, divided by the speed of bare products. `one`: the
+ * figures of one thread, from which the time of the bare products is predicted. */
 static double measure_sustained(MachineBench *b, const Hardware *one)
 {
     const OpCase *cases;
@@ -228,7 +229,8 @@ static void measure_attention(MachineBench *b)
 }
 
 /* Measures the memory bandwidth with a copy. Then measures what share of it kernels reach, with the
- * memory-bound calls of a GPT-2 step, each counted as often as a step of 1024 tokens makes it. */
+ * memory-bound calls of a GPT-2 step, each weighted by its number of calls in a step of 1024
+ * tokens. */
 static void measure_memory(MachineBench *b)
 {
     static const struct {

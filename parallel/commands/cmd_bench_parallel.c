@@ -20,7 +20,7 @@
 
 enum { MOST_ROUNDS = 101, MOST_OWN_SETS = 16, USUAL_RANKS = 2 };
 
-/* The ways to train, each with the only axis of the grid that has all ranks. */
+/* The ways to train. axis: the only axis of the grid with several ranks. */
 typedef enum { ALONE, DATA, TENSOR, PIPELINE } Axis;
 static const struct {
     const char *name, *key; /* in the table; in JSON */

@@ -1,4 +1,4 @@
-/* cmd_bench_replay.c -- repeats the matrix products of a step alone, for `./train bench step`. */
+/* cmd_bench_replay.c -- repeats only the matrix products of a step, for `./train bench step`. */
 #include "parallel/commands/cmd_bench.h"
 
 #include "model/core/check.h"
@@ -34,8 +34,9 @@ Replay replay_open(Device *dev, DType dtype, const Profile *list, int64_t n_weig
     return r;
 }
 
-/* Returns the next outputs x inputs weights or, if `dtype` is that of the gradients, the gradients
- * at the same position. Starts again at the beginning when the buffer is used up. */
+/* Returns the next outputs x inputs elements: of the weights if `dtype` is the type in which they
+ * are stored, otherwise of the gradients. Starts again at the beginning when the buffer is used
+ * up. */
 static Tensor next_weight(Replay *r, DType dtype, int64_t outputs, int64_t inputs)
 {
     /* As in a step, no weight is used twice in a row, where it would be read from the cache. */

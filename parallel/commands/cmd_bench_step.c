@@ -74,8 +74,8 @@ static double timed_step(Trainer *t, Stopwatch *watch, Profile *profile)
     t->optimizer.timed = profile != NULL;
     stopwatch_start(dev, watch);
     trainer_step(t);
-    /* Updates of states in host memory belong to the step, although training would continue
-     * meanwhile. */
+    /* Waits for the updates of optimizer states in host memory, because they belong to this step.
+     * In a training run the next step would begin meanwhile. */
     optimizer_await(&t->optimizer);
     double seconds = stopwatch_stop(dev, watch);
     dev->profile = t->optimizer.update.profile = NULL;
@@ -186,7 +186,7 @@ static Rates rates_of(const Trainer *t, const Result *r)
     const GptShape *s = &t->session.layers.shape;
     Rates rates = {.tokens = (double)(c->train_micro_batch_size_per_gpu * c->data.seq_length)};
     /* The operations of attention over the pairs of a query and a key that the causal mask allows.
-     * MFU12 also counts the masked pairs, which are as many. */
+     * MFU12 also counts the masked pairs, which doubles the number. */
     double square = 6.0 * (double)(s->L * s->H * s->D * c->data.seq_length) * rates.tokens;
     rates.flops = gpt_flops_per_token(&t->session.layers.whole, c->data.seq_length) * rates.tokens;
     rates.flops12 = rates.flops + square;

@@ -219,8 +219,8 @@ static int inspect(const void *values)
     return good ? EXIT_OK : error_print(known ? EXIT_DAMAGED : EXIT_MISSING, "%s", err);
 }
 
-/* Prints `count` tokens, beginning with token `from`, as text to stdout; all further ones if count
- * < 0. */
+/* Prints a->count tokens as text to stdout, beginning with token a->from; if a->count < 0, all
+ * tokens from there on. */
 static bool decode_tokens(const Arguments *a, const Tokenizer *t, const TokenSet *s, char *err,
                           size_t n)
 {

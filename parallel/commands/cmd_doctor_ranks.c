@@ -68,8 +68,8 @@ void print_launcher(void)
 }
 
 enum {
-    /* The launcher of 64 ranks as processes on CPUs creates their sockets with 200 descriptors, and
-     * not with 100. */
+    /* Measured: with 200 descriptors the launcher can create the sockets of 64 ranks that are
+     * processes on CPUs; with 100 it cannot. */
     LEAST_FILES = 200,
     /* An estimate for a rank with a GPU, with room: about 15 sockets for each of up to five NCCL
      * communicators, and 60 descriptors of CUDA. If ranks with their own GPUs are threads, one

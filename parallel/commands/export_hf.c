@@ -63,8 +63,9 @@ static bool copy_file(const char *folder, const ExportedRun *run, const char *na
     return good;
 }
 
-/* If the weights still belong to the tokenizer of an import, copies the files that the import kept
- * next to it, over those that were written before. */
+/* Copies the files that an import has left in the run folder next to the tokenizer (hf_companions),
+ * and overwrites files that were written before. Copies none if the checkpoint's manifest names
+ * another tokenizer than the run's, because the files may not fit it. */
 static bool copy_companions(const char *folder, const ExportedRun *run, char *err, size_t n)
 {
     char *identity = text_format("tokenizer %016" PRIx64, tokenizer_hash(run->tokenizer));

@@ -45,8 +45,8 @@ static bool open_tokenizer(const char *folder, ImportInput *out, char *err, size
                      folder);
 }
 
-/* Sets *kept to whether a file is to be kept. A file that names code to be executed is not, because
- * an export would not contain that code. Returns false and sets err if a .json file is not a JSON
+/* Sets *kept to whether to keep a file: false for a file that names code to be executed, because an
+ * export would not contain that code. Returns false and sets err if a .json file is not a JSON
  * object. */
 static bool check_companion(const char *folder, const char *name, const char *text, size_t bytes,
                             bool *kept, char *err, size_t n)

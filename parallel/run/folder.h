@@ -30,8 +30,8 @@ typedef struct {
 /* Chooses, creates and locks the folder. Overwrites nothing. Without --out it takes the first of
  * out/NAME, out/NAME-2, ... that does not exist yet, or that holds a run whose config has the same
  * values for all keys that affect the numbers. With --out it compares the config with the stored
- * one. Each difference is of one of three kinds: harmless (logged; so is a different train_steps if
- * no learning rate depends on it), a change of the training (refused without
+ * one. Each difference is of one of three kinds: harmless (logged; a different train_steps is
+ * harmless if no learning rate depends on it), a change of the training (refused without
  * --allow-config-change), or one that makes the weights unusable (always refused). On failure
  * returns false and sets err and *code: EXIT_CANNOT_CREATE if another process holds the lock or the
  * folder cannot be created, EXIT_CONFIG for a refused difference. */

@@ -50,10 +50,10 @@ static bool depends_on(const char *derived, const char *key, bool given)
     return false;
 }
 
-/* Returns whether the i-th difference is only a consequence of another key that differs. Then the
- * other key is reported instead or, if it is derived, too, the key that it follows from; this ends,
- * because `across` has no cycles. A difference with a more serious effect than that of the other
- * key is reported itself. */
+/* Returns whether the i-th difference is only a consequence of another key that differs, and so
+ * need not be reported. The other key is reported instead or, if it is derived, too, the key that
+ * it follows from. As `across` has no cycles, some key is always reported. If the difference has a
+ * more serious effect than the other key, returns false. */
 static bool follows(const Changes *c, int i)
 {
     const ConfigDifference *d = &c->d[i];

@@ -58,7 +58,7 @@ static void print_model_changes(const Run *run, const RunInit *from, const Given
     const Config *stored = config_parse(&(ConfigContext){.stored = true}, from->path, w->config,
                                         strlen(w->config), 0, NULL, &report);
     config_report_free(&report);
-    if (stored == NULL) return; /* a config of another version cannot be compared; the shapes are */
+    if (stored == NULL) return; /* of another version: only the shapes are compared */
     int n = config_diff(stored, run->config, &d);
     for (int i = 0; i < n; i++) {
         bool said = strncmp(d[i].key, "model.", 6) == 0 && d[i].effect >= EFFECT_NUMBERS;

@@ -17,7 +17,7 @@ typedef struct {
     int64_t steps, tokens; /* totals over the whole training */
     double loss;     /* of the last step; NaN: unknown, because an earlier attempt made that step */
     double val_loss; /* nats per token; NaN: the run has no validation data */
-    double bits_per_byte; /* on the validation data; NaN: unknown, because their size in bytes is */
+    double bits_per_byte; /* of the validation data; NaN: their size in bytes is unknown */
     /* Micro-batches that val_loss covers, and micro-batches of all validation data. If both are 0,
      * it covers all data. */
     int64_t batches, all_batches;

@@ -72,8 +72,8 @@ typedef struct {
     bool last_try;       /* the next save is the run's last one */
     bool keeping_warned; /* the warning that no older checkpoint is removed has been printed */
     SavedHealth health;  /* of the step of the newest save that was begun */
-    /* Comparisons of replicas: the one before that save; those by compare_interval that no report
-     * of a save contains yet. */
+    /* Comparisons of replicas. compared: the one before the newest save that was begun. between:
+     * those that checkpoint.compare_interval made and that no report of a save contains yet. */
     Comparisons compared, between;
 } RunSaving;
 
@@ -111,8 +111,9 @@ typedef struct {
 typedef struct {
     int64_t next; /* they decide after this step at the latest */
     bool worked;  /* they decide now, because they have evaluated, sampled or saved */
-    /* Rank 0 estimates the duration of a step from its state at the last decision: the time
-     * (seconds_now()), how many steps the host had queued, and how many records had been read. */
+    /* Rank 0 estimates the duration of a step from what it has noted at the last decision. last:
+     * the time (seconds_now()). last_step: how many steps the host had queued. reached: how many
+     * records had been read. */
     double last;
     int64_t last_step, reached;
 } RunStops;

@@ -269,8 +269,8 @@ static void take_outcome(Run *run, AsyncState state, const AsyncResult *r)
 }
 
 /* Returns whether the pending save is to be dropped, because the event that ends the run happened
- * at or before its step. Only a single rank drops saves: it reads the records that have arrived
- * here, before the save continues. Several ranks read them before a save begins. */
+ * at or before its step. Only a run with a single rank drops saves: it reads its records here,
+ * while the save is pending. A run with several ranks reads them before a save begins. */
 static bool is_to_be_dropped(Run *run)
 {
     int64_t event = run->records.event.step;

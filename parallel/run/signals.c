@@ -207,7 +207,7 @@ bool run_agrees_now(const Run *run)
 static int64_t steps_until_next(Run *run)
 {
     static const double every = 5; /* seconds */
-    enum { GROWTH = 4 }; /* at most this factor at a time, as the first steps may be fast */
+    enum { GROWTH = 4 }; /* the result grows at most by this factor: the first steps may be fast */
     RunStops *stops = &run->stops;
     int64_t given = run->config->parallel.stop_interval, steps = run->trainer.steps_read;
     int64_t done = steps - stops->reached, before = run->trainer.steps - stops->last_step;

@@ -35,8 +35,9 @@ static int64_t begin_of(const ParamTable *table, int p)
     return at;
 }
 
-/* Copies the logical elements of a flat piece of a unit, which begins at the unit's element
- * `offset`, to their places in the whole tensors. */
+/* Copies the elements of a flat piece of a unit (parameters that are gathered together, such as
+ * those of one block; see param.h) to their places in the whole tensors, without gaps and padding.
+ * The piece begins at the unit's element `offset`. */
 static void place(const Session *s, int unit, int64_t offset, Tensor piece, double *whole)
 {
     const ParamTable *table = &s->table;
@@ -81,9 +82,9 @@ static void capture_gradients(Session *s, Capture *out)
     sum_over_world(s, out->gradient, out->n);
 }
 
-/* What read_weights returns; either may be NULL. whole: the whole tensors, to which each parameter
- * is copied by the rank that owns it. hash: one hash per parameter; 0 if this stage does not have
- * the parameter. */
+/* The outputs of read_weights; either may be NULL. whole: the whole tensors; each parameter is
+ * copied to them by the rank that owns it. hash: one hash per parameter; 0 if this stage does not
+ * have the parameter. */
 typedef struct {
     double *whole;
     int64_t *hash;

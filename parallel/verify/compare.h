@@ -55,7 +55,7 @@ CompareBounds compare_bounds(DType dtype, double lr, int64_t step);
 /* The result of all comparisons so far; {0} before the first. */
 typedef struct {
     double worst; /* largest deviation so far, divided by the scale of its bound */
-    /* the number that deviates so: "gradient of block.0.mlp.up.weight[17], step 2" */
+    /* the number with this deviation: "gradient of block.0.mlp.up.weight[17], step 2" */
     char where[160];
     /* The first value outside its bound: its name, step and element, both values and the bound. */
     char difference[320];

@@ -82,7 +82,7 @@ static void set_small_model(Settings *s, const Config *c)
     set_text(s, "cuda.attention", "portable");
     /* The config's own split is for another number of blocks. */
     set_text(s, "parallel.pipeline_split", "null");
-    /* Without this, ZeRO would keep such small units whole. */
+    /* Without this, ZeRO stage 3 would keep the parameters of such small layers whole. */
     set_number(s, "zero_optimization.stage3_param_persistence_threshold", 0);
 }
 
@@ -159,8 +159,9 @@ static const Config *load_given(const VerifyOptions *o, const Settings *s, int *
     return config ? config : load(o, s, 0, true, code);
 }
 
-/* Returns the sequences per micro-batch: two, or as many as in the config if tensor-parallel ranks
- * cannot divide the rows of two. In a small model they always can. */
+/* Returns the number of sequences per micro-batch: at most two, or the config's number if
+ * tensor-parallel ranks cannot divide the rows of so few sequences. In a small model they always
+ * can. */
 static int64_t micro_rows(const VerifyOptions *o, const Config *c)
 {
     int64_t rows = min_i64(c->train_micro_batch_size_per_gpu, 2);
@@ -171,8 +172,8 @@ static int64_t micro_rows(const VerifyOptions *o, const Config *c)
 
 bool verify_configs_load(VerifyConfigs *c, const VerifyOptions *o, int *code)
 {
-    /* The list of settings grows: the single rank gets every setting of the grid, so that both
-     * differ only in the number of ranks. */
+    /* The list of settings grows: the grid's config is loaded first, and the single rank's config
+     * gets the same settings and more, so that both differ only in the number of ranks. */
     Settings s = settings_begin(o);
     *c = (VerifyConfigs){.given = load_given(o, &s, code)};
     if (c->given) {

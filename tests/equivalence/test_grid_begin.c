@@ -100,8 +100,9 @@ static const Piece *master_of(const Held *h, const char *weight)
     return NULL;
 }
 
-/* Compares a weight of one rank, and its master, with the source's most precise values: masters
- * have these, rounded to f32; weights are masters, rounded; and all other slots are zero. */
+/* Compares a weight of one rank, and its master, with the source's most precise values (those of
+ * its master, if it has one): the master must have these values rounded to f32, and the weight must
+ * have them rounded to its own dtype, a 16-bit weight by way of f32. */
 static void check_weight(const Held *source, const Held *begun, const Piece *w)
 {
     const Piece *from = master_of(source, w->name), *master = master_of(begun, w->name);
@@ -122,6 +123,7 @@ static void check_weight(const Held *source, const Held *begun, const Piece *w)
     }
 }
 
+/* Checks every weight and master, and that all optimizer states are zero. */
 static void check_one_rank(const Held *source, const Held *begun)
 {
     assert_int_equal(checkpoint_manifest(begun->c)->state.steps, 0);
@@ -193,8 +195,9 @@ static void any_grid_starts_from_a_checkpoint_with_the_same_bits_as_one_rank(voi
         check_dtypes(&(GridModel){model, 0}, &(GridModel){model, 0});
 }
 
-/* f64 to bf16 with masters, to bf16 without them, and to f16; bf16 to bf16, by way of its masters,
- * and to f64. */
+/* The pairs: from f64 to bf16 with masters, to bf16 without them, and to f16; from bf16 with
+ * masters to bf16 with masters, and to f64. Masters are the most precise values of a bf16
+ * source. */
 static void a_run_of_another_dtype_loads_the_most_precise_values(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
 /* test_grid_bits.c -- tests choices that change no bit of the results on a grid: a rerun,
- * recompute, schedules (interleaved chunks round the norm differently), the keys of ZeRO, stage 0
- * instead of 1 and 2 instead of 3, with one micro-batch any stage, and states on the host. */
+ * recompute, schedules (interleaved chunks round the norm differently), the config keys of ZeRO,
+ * ZeRO stage 0 instead of 1 and 2 instead of 3, any ZeRO stage if there is one micro-batch, and
+ * optimizer states on the host. */
 #include "tests/support/grid/grid_run.h"
 #include "tests/support/turns.h"
 
@@ -34,9 +35,9 @@ static bool is_legal(const GridCase *c)
     return memcmp(&legal, c, sizeof legal) == 0;
 }
 
-/* Further conditions on the cases of a pair. */
+/* What the cases of a pair must have in addition. */
 typedef struct {
-    int first;     /* the number of the first case in the test, which selects the turns */
+    int first;     /* number of the first case within the test, by which turns are chosen */
     int micros;    /* number of micro-batches; 0: any */
     bool tensor;   /* several tensor-parallel ranks */
     bool pipeline; /* several stages */
@@ -44,8 +45,9 @@ typedef struct {
     double norm; /* allowed relative difference of the norms; if not 0, gradients are not clipped */
 } Wanted;
 
-/* Draws cases of several ranks and compares each with itself changed by these choices, if both are
- * legal. Omitted cases are drawn, too, so that the others do not depend on TEST_EVERY. */
+/* Draws cases of several ranks. Compares each case with `choice` set to values[0] with the same
+ * case with `choice` set to one of the other values; draws again unless both are legal. Omitted
+ * cases are drawn, too, so that the others do not depend on TEST_EVERY. */
 static void each_beside(GridChoice choice, const int *values, int n_values, Wanted wanted)
 {
     int64_t drawn = 0, every = turns_every(12), first = turns_first(every);
@@ -78,14 +80,14 @@ static void test_bug_53_recompute_has_the_same_bits(void **state)
     each_beside(GRID_RECOMPUTE, (const int[]){0, 1, 2}, 3, (Wanted){0});
 }
 
-static void test_bug_36_zero_0_and_1_have_the_same_bits(void **state)
+static void test_bug_36_zero_stages_0_and_1_have_the_same_bits(void **state)
 {
     (void)state;
     each_beside(GRID_STAGE, (const int[]){0, 1}, 2, (Wanted){0});
 }
 
-/* With one micro-batch. With several, stages 2 and 3 reduce first and then add over micro-batches,
- * and stages 0 and 1 add first and then reduce. */
+/* Holds only with one micro-batch. With several, stages 2 and 3 reduce first and then add over
+ * micro-batches, and stages 0 and 1 add first and then reduce. */
 static void test_bug_36_all_zero_stages_have_the_same_bits_with_one_micro_batch(void **state)
 {
     (void)state;
@@ -93,8 +95,9 @@ static void test_bug_36_all_zero_stages_have_the_same_bits_with_one_micro_batch(
     each_beside(GRID_STAGE, (const int[]){1, 3, 2}, 3, (Wanted){.micros = 1});
 }
 
-/* Without and with master weights; few cases that are drawn have the latter. What is rounded
- * stochastically is keyed by the element of a parameter, wherever shards and states are. */
+/* Tests bf16 without and with master weights; few drawn cases have master weights. The random
+ * numbers of stochastic rounding depend on the element of the parameter, not on where its shard and
+ * its states are. */
 static void test_bf16_moments_have_the_same_bits_at_all_stages(void **state)
 {
     (void)state;
@@ -109,15 +112,15 @@ static void test_bf16_moments_have_the_same_bits_at_all_stages(void **state)
     }
 }
 
-/* With any number of micro-batches. */
-static void test_zero_2_and_3_have_the_same_bits(void **state)
+/* Holds with any number of micro-batches. */
+static void test_zero_stages_2_and_3_have_the_same_bits(void **state)
 {
     (void)state;
     each_beside(GRID_STAGE, (const int[]){2, 3}, 2, (Wanted){0});
 }
 
-/* In shard groups of half of the ranks, and of a quarter. Groups are summed one by one, so the bits
- * are those of one size of groups. */
+/* Tests shard groups of half of the ranks. Gradients are summed within each group first, so the
+ * bits depend on the size of the groups; both cases of a pair have the same size. */
 static void test_zero_stages_have_the_same_bits_in_shard_groups(void **state)
 {
     (void)state;
@@ -127,7 +130,7 @@ static void test_zero_stages_have_the_same_bits_in_shard_groups(void **state)
     each_beside(GRID_CLIP, (const int[]){1, 1}, 2, (Wanted){.first = CASES, .shard = 1});
 }
 
-/* A group of one rank has nothing to divide: with whatever stage it trains like stage 1 in a group
+/* A group of one rank has nothing to divide, so at any ZeRO stage it trains like stage 1 in a group
  * of all ranks. */
 static void test_shard_groups_of_one_rank_have_the_same_bits_as_stage_1(void **state)
 {
@@ -141,8 +144,9 @@ static void test_shard_groups_of_one_rank_have_the_same_bits_as_stage_1(void **s
     }
 }
 
-/* If the layer ranges are the same: within each range the backward passes of the micro-batches have
- * the same order in both schedules. (Interleaved chunks are other ranges: see below.) */
+/* Holds if the layer ranges are the same: within each range the backward passes of the
+ * micro-batches have the same order in both schedules. (Interleaved chunks are other ranges: see
+ * below.) */
 static void test_gpipe_and_1f1b_have_the_same_bits(void **state)
 {
     (void)state;
@@ -152,7 +156,7 @@ static void test_gpipe_and_1f1b_have_the_same_bits(void **state)
 /* The gradient of a weight is a sum over micro-batches in their order, on whichever stage its layer
  * is. Only the norm differs: each stage adds the squares of its layers, and these are other layers.
  */
-static void test_interleaved_chunks_change_only_the_bits_of_the_norm(void **state)
+static void test_interleaved_chunks_change_only_the_bits_of_the_gradient_norm(void **state)
 {
     (void)state;
     each_beside(GRID_SCHEDULE, (const int[]){0, 2, 3}, 3,
@@ -161,7 +165,7 @@ static void test_interleaved_chunks_change_only_the_bits_of_the_norm(void **stat
 
 /* Varies buckets, overlap, prefetch and the size below which units are not sharded, at every stage.
  */
-static void test_bug_39_keys_of_zero_change_no_bit(void **state)
+static void test_bug_39_the_config_keys_of_ZeRO_change_no_bit(void **state)
 {
     (void)state;
     each_beside(GRID_KEYS, (const int[]){0, 1, 2, 3}, 4, (Wanted){0});
@@ -189,15 +193,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rerun_has_the_same_bits),
         cmocka_unit_test(test_bug_53_recompute_has_the_same_bits),
-        cmocka_unit_test(test_bug_36_zero_0_and_1_have_the_same_bits),
+        cmocka_unit_test(test_bug_36_zero_stages_0_and_1_have_the_same_bits),
         cmocka_unit_test(test_bug_36_all_zero_stages_have_the_same_bits_with_one_micro_batch),
         cmocka_unit_test(test_bf16_moments_have_the_same_bits_at_all_stages),
-        cmocka_unit_test(test_zero_2_and_3_have_the_same_bits),
+        cmocka_unit_test(test_zero_stages_2_and_3_have_the_same_bits),
         cmocka_unit_test(test_zero_stages_have_the_same_bits_in_shard_groups),
         cmocka_unit_test(test_shard_groups_of_one_rank_have_the_same_bits_as_stage_1),
         cmocka_unit_test(test_gpipe_and_1f1b_have_the_same_bits),
-        cmocka_unit_test(test_interleaved_chunks_change_only_the_bits_of_the_norm),
-        cmocka_unit_test(test_bug_39_keys_of_zero_change_no_bit),
+        cmocka_unit_test(test_interleaved_chunks_change_only_the_bits_of_the_gradient_norm),
+        cmocka_unit_test(test_bug_39_the_config_keys_of_ZeRO_change_no_bit),
         cmocka_unit_test(test_overlap_changes_no_bit),
         cmocka_unit_test(test_optimizer_states_in_host_memory_change_no_bit),
     };

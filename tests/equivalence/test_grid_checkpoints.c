@@ -167,7 +167,7 @@ static void check_manifest(const Held *held, const GridWorld *w)
     assert_int_equal(m->writers, w->writers);
 }
 
-/* "pp 2 x dp 1 x tp 4, ZeRO 0 -> ..." */
+/* Writes the name of a pair, such as "pp 2 x dp 1 x tp 4, ZeRO 0 -> ...". */
 static void name_pair(const GridWorld *a, const GridWorld *b, char *out, size_t n)
 {
     snprintf(out, n, "pp %d x dp %d x tp %d, ZeRO %d -> pp %d x dp %d x tp %d, ZeRO %d", a->pp,
@@ -191,8 +191,9 @@ static void check_pair(const RunOf *source, const Held *held, const GridWorld *f
     held_close(&resaved);
 }
 
-/* Resumes from one grid on every `every`-th other; the first depends on the commit (turns.h). Every
- * other grid saves asynchronously. */
+/* Saves on the grid number `from`, asynchronously if the number is odd, and resumes on every
+ * `every`-th grid; the first of these depends on the commit (turns.h). Returns the number of
+ * pairs. */
 static int check_from(const GridModel *what, int from, int every, const char *folder)
 {
     char saved[256], again[256];
@@ -224,8 +225,8 @@ static void check_pairs(const GridModel *what, int n, int every, int least)
     /* With TEST_EVERY=N, only one of N pairs is tested. */
     int share = getenv("TEST_SAMPLE") ? 1 : (int)turns_every(1);
     every = getenv("TEST_SAMPLE") ? WORLDS - 1 : every * share;
-    /* Slow builds save on every ninth grid, by turns. Its turns and the 16 of check_from together
-     * make all pairs. */
+    /* Slow builds (TEST_SAMPLE) save on every ninth grid only. The 9 turns for this and the
+     * WORLDS-1 turns of check_from together cover all pairs. */
     const int step = getenv("TEST_SAMPLE") ? 9 : 1;
     for (int from = (int)turns_first(step); from < WORLDS; from += step)
         if (grid_world_fits(&worlds[from], &what[from % n]))

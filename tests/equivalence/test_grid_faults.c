@@ -112,7 +112,7 @@ static const Planting plantings[] = {
     {FAULT_OTHER_SHARE,
      {ON(DATA(4), ZERO(3), HALVES), ON(DATA(4), ZERO(2), HALVES, TENSOR(2), MICROS(2))},
      2},
-    /* At stage 3 nothing is gathered before its next use. */
+    /* Not at stage 3, where weights are gathered only right before their next use. */
     {FAULT_STALE,
      {ON(DATA(4), ZERO(1), HALVES), ON(DATA(4), ZERO(2), HALVES, MICROS(2), MODEL(1))},
      2},
@@ -144,8 +144,8 @@ static const Planting plantings[] = {
      {ON(TENSOR(2)), ON(TENSOR(3), SEQUENCE, MODEL(10)),
       ON(DATA(2), TENSOR(4), MODEL(11), ZERO(3))},
      3},
-    /* Several stages: on a gradient received from another stage, no norm layer's backward pass
-     * has summed the columns. */
+    /* With several stages: a gradient that was received from another stage has not gone through the
+     * backward pass of a norm layer, which would have summed its columns. */
     {FAULT_ALL_COLUMNS,
      {ON(TENSOR(2), SEQUENCE, STAGES(2)), ON(TENSOR(3), SEQUENCE, STAGES(2), MODEL(10), MICROS(2)),
       ON(TENSOR(2), SEQUENCE, STAGES(2), INTERLEAVED, BLOCKS(4), DTYPE(2))},

@@ -20,7 +20,7 @@ typedef struct {
     int64_t steps, clipped; /* number of steps, and of clipped ones */
 } Run;
 
-/* Hashes of the weights between two steps, after an update. */
+/* Compares hashes of the weights between two steps, after an update. */
 static void check_replicas(Trainer *t, int step)
 {
     const char *drifted = capture_drift(t);
@@ -73,8 +73,8 @@ static void learns(void **state, const char *const *sets)
 #define CUBE                                                                                       \
     "parallel.tensor=2", "parallel.pipeline=2", "gradient_clipping=0.5", "train_batch_size=12"
 
-/* Data-parallel replicas, and parameters that tensor-parallel ranks do not split: the weights of
- * norms and of QK-norm. */
+/* Tests data-parallel replicas, and the parameters that tensor-parallel ranks do not split: the
+ * weights of norms and of QK-norm. */
 static void test_bug_16_replicas_stay_equal_after_every_step(void **state)
 {
     learns(state, (const char *const[]){CUBE, "train_micro_batch_size_per_gpu=2", NULL});
@@ -83,8 +83,9 @@ static void test_bug_16_replicas_stay_equal_after_every_step(void **state)
                                         "parallel.pipeline_chunks=2", "bf16.enabled=true", NULL});
 }
 
-/* Norms and biases, of which each rank computes the gradient from its own rows only. */
-static void test_bug_19_norms_stay_equal_under_sequence_parallelism(void **state)
+/* Tests the weights of norms and biases: each rank computes their gradients from its own rows
+ * only. */
+static void test_bug_19_norm_weights_stay_equal_under_sequence_parallelism(void **state)
 {
     learns(state, (const char *const[]){CUBE, "train_micro_batch_size_per_gpu=2",
                                         "parallel.sequence_parallel=true", "model.norm=layernorm",
@@ -96,9 +97,9 @@ static void test_bug_19_norms_stay_equal_under_sequence_parallelism(void **state
                                  "zero_optimization.stage=2", "parallel.schedule=gpipe", NULL});
 }
 
-/* A token table on two stages, and key/value heads on two ranks; also with the optimizer's states
- * on the host. */
-static void test_bug_30_tied_tables_and_shared_heads_stay_equal(void **state)
+/* Tests a token table that two stages hold, and key/value heads that two ranks hold; also with the
+ * optimizer's states on the host. */
+static void test_bug_30_copies_of_tied_tables_and_shared_heads_stay_equal(void **state)
 {
     learns(state,
            (const char *const[]){CUBE, "train_micro_batch_size_per_gpu=1",
@@ -113,8 +114,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_16_replicas_stay_equal_after_every_step),
-        cmocka_unit_test(test_bug_19_norms_stay_equal_under_sequence_parallelism),
-        cmocka_unit_test(test_bug_30_tied_tables_and_shared_heads_stay_equal),
+        cmocka_unit_test(test_bug_19_norm_weights_stay_equal_under_sequence_parallelism),
+        cmocka_unit_test(test_bug_30_copies_of_tied_tables_and_shared_heads_stay_equal),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

@@ -121,7 +121,7 @@ static void test_bug_31_every_micro_batch_has_its_own_activations(void **state)
     }
 }
 
-static void test_bug_34_fewer_micro_batches_than_stages_train(void **state)
+static void test_bug_34_fewer_micro_batches_than_stages_train_like_one_rank(void **state)
 {
     for (int stages = 2; stages <= 4; stages++) {
         for (int micros = 1; micros < stages; micros++) {
@@ -147,8 +147,8 @@ static bool belongs(const char *name, int stage, int stages, const int *first, b
  * the model trains as on one rank. */
 static void test_bug_32_every_layer_is_on_exactly_one_stage(void **state)
 {
-    /* Expected: the head costs less than a block, and the last stage, which has it, has fewer
-     * blocks. */
+    /* The expected numbers of blocks: the last stage has fewer, because it also has the head, which
+     * costs less than a block. */
     static const char *const cuts[] = {"[3,2]", "[2,2,1]", "[1,2,1,1]"};
     static const int first[3][5] = {{0, 3, 5}, {0, 2, 4, 5}, {0, 1, 3, 4, 5}};
     for (int i = 0; i < 6; i++) {
@@ -193,8 +193,8 @@ static void test_bug_4_sequence_parallelism_does_not_scale_the_loss(void **state
 
 /* ---- sums of a step -------------------------------------------------------------------------- */
 
-/* Sixteen ranks, 2 on each axis. The values of the ranks are powers of two, so a sum shows which
- * ranks it contains. */
+/* Adds up the sums of sixteen ranks, 2 on each axis. The values of the ranks are powers of two, so
+ * a sum shows which ranks it contains. */
 static void sum_stats(Comm *world, void *context)
 {
     Session s = {0};
@@ -219,8 +219,8 @@ static void sum_stats(Comm *world, void *context)
     device_close(&s.dev);
 }
 
-/* The squares of every rank count. Losses and targets count once per tensor-parallel group, because
- * all its ranks have the same ones. */
+/* The sum of squares (sq_norm) includes every rank. Losses and targets are added once per
+ * tensor-parallel group, because all ranks of a group have the same ones. */
 static void test_losses_count_once_per_tensor_parallel_group(void **state)
 {
     (void)state;
@@ -234,7 +234,7 @@ int main(void)
         cmocka_unit_test(test_bug_4_sequence_parallelism_does_not_scale_the_loss),
         cmocka_unit_test(test_bug_31_every_micro_batch_has_its_own_activations),
         cmocka_unit_test(test_bug_32_every_layer_is_on_exactly_one_stage),
-        cmocka_unit_test(test_bug_34_fewer_micro_batches_than_stages_train),
+        cmocka_unit_test(test_bug_34_fewer_micro_batches_than_stages_train_like_one_rank),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

@@ -19,8 +19,9 @@
 
 enum { MOST_RANKS = 8, STEPS = 4, STAGES = 4 };
 
-/* Returns the step by which tests go through their cases: 1, or `sample` under sanitizers. Where
- * there are cases of several kinds, it shares no divisor with their number, so all kinds occur. */
+/* Returns the step by which tests go through their cases: 1, or `sample` under sanitizers. If a
+ * test has cases of several kinds, `sample` shares no divisor with the number of kinds, so all
+ * kinds occur. */
 static int stride(int sample)
 {
     return getenv("TEST_SAMPLE") ? sample : 1;
@@ -64,7 +65,7 @@ static void open_rank(Comm *world, void *context)
     trainer_close(&t);
 }
 
-/* Runs `body` on so many ranks. Free the result with together_free. */
+/* Runs `body` on `ranks` ranks. Free the result with together_free. */
 static void together(Together *w, const Folder *p, int ranks, const char *const *sets,
                      void (*body)(Trainer *, Together *))
 {
@@ -88,7 +89,7 @@ static int rank_of(const Trainer *t)
     return t->session.world->rank;
 }
 
-/* Options of a batch that any number of ranks which divides 12 can share. */
+/* Options of a batch of 12 sequences, which any number of ranks that divides 12 can share. */
 #define BATCH "train_batch_size=12", "train_micro_batch_size_per_gpu=1", "fp64.enabled=true"
 
 /* Grids that divide a model of four blocks, all with the same padding of the vocabulary. */
@@ -117,8 +118,8 @@ static void evaluate(Trainer *t, Together *w)
     w->eval[rank_of(t)] = trainer_evaluate(t, w->batches);
 }
 
-/* Every rank gets the complete results, equal to those of a single rank, even if the last windows
- * are fewer than the ranks or eval.steps ends earlier. */
+/* Every rank gets the complete results, equal to those of a single rank, even if at the end fewer
+ * windows than ranks are left, or if eval.steps ends the evaluation earlier. */
 static void test_bug_2_evaluations_equal_those_of_a_single_rank(void **state)
 {
     static const char *const parts[][2] = {{"data.val_fraction=0.11", "eval.steps=0"},
@@ -175,8 +176,7 @@ static void test_samples_equal_those_of_a_single_rank(void **state)
     together_free(&single);
 }
 
-/* ---- stops ------------------------------------------------------------------------------------
- */
+/* ---- stops ----------------------------------------------------------------------------------- */
 
 /* On one rank: a stop is requested before the third micro-batch, and after the third token. */
 static bool stop_early(void *context, const Work *work)
@@ -214,7 +214,7 @@ static void check_cut(const Folder *folder, int ranks, int at, const char *grid)
     together_free(&w);
 }
 
-static void test_bug_50_a_stop_of_one_rank_stops_all_at_the_same_point(void **state)
+static void test_bug_50_a_stop_request_on_one_rank_stops_all_at_the_same_point(void **state)
 {
     for (int at = (int)turns_first(stride(4)); at < 4; at += stride(4)) {
         if (at < 3) check_cut(*state, 3, at, "parallel.pipeline=1");
@@ -289,7 +289,8 @@ static void overflow_once(Trainer *t, Together *w)
  * compares. */
 static void test_bug_9_an_overflow_on_one_rank_is_skipped_by_all(void **state)
 {
-    /* With several stages it is a rank of the last one, which computes the loss. */
+    /* at: the rank that overflows. With several stages it is on the last stage, which computes the
+     * loss. */
     static const struct {
         int ranks, at;
         const char *set[2];
@@ -321,8 +322,7 @@ static void test_bug_9_an_overflow_on_one_rank_is_skipped_by_all(void **state)
     }
 }
 
-/* ---- times of phases
- * ------------------------------------------------------------------------------- */
+/* ---- times of phases ------------------------------------------------------------------------- */
 
 static void look_at_clock(Trainer *t, Together *w)
 {
@@ -382,7 +382,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_2_evaluations_equal_those_of_a_single_rank),
         cmocka_unit_test(test_samples_equal_those_of_a_single_rank),
-        cmocka_unit_test(test_bug_50_a_stop_of_one_rank_stops_all_at_the_same_point),
+        cmocka_unit_test(test_bug_50_a_stop_request_on_one_rank_stops_all_at_the_same_point),
         cmocka_unit_test(test_bug_26_50_evaluations_do_not_change_the_training),
         cmocka_unit_test(test_bug_9_an_overflow_on_one_rank_is_skipped_by_all),
         cmocka_unit_test(test_the_phases_of_the_breakdown_add_up_to_the_step),

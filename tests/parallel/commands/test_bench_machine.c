@@ -113,7 +113,8 @@ static void figures_of_collectives_are_recovered_from_made_up_times(void **state
     assert_true(odd.inside.latency == 0 && odd.collective == 2);
 }
 
-/* The links' bandwidth follows from the calls of all sizes, and without the largest. */
+/* The bandwidth of links is found with the times of calls of all sizes, and without those of the
+ * largest size. */
 static void the_bandwidth_is_recovered_from_made_up_times_of_large_calls(void **state)
 {
     (void)state;
@@ -125,7 +126,8 @@ static void the_bandwidth_is_recovered_from_made_up_times_of_large_calls(void **
                 const CallsWanted wanted = {.ranks = ranks, .sizes = sizes};
                 CallsMeasured m = {.wanted = &wanted};
                 h.devices_per_node = ranks;
-                /* A GPU has several protocols, of which the smallest call takes another one. */
+                /* GPUs have several protocols, and the smallest call uses another one than large
+                 * calls do, so the made-up times on GPUs contain no latency. */
                 h.inside.latency = host ? h.inside.latency : 0;
                 h.inside.bandwidth = 4e9;
                 h.collective = 1e-5;
@@ -141,7 +143,8 @@ static void the_bandwidth_is_recovered_from_made_up_times_of_large_calls(void **
                         m.seconds[verb][sizes - 2] - m.seconds[verb][0];
                 near(fit_bandwidth(&slower, host), 4e9 / sqrt(2));
                 if (!host) continue;
-                /* Small calls that something else has delayed add nothing to the bandwidth. */
+                /* If something else has delayed the small calls, their time is not subtracted, and
+                 * the result is a lower bound. */
                 for (int verb = 0; verb <= COMM_ALL_GATHER; verb++)
                     m.seconds[verb][0] = 1;
                 double least = fit_bandwidth(&m, host);
@@ -223,7 +226,7 @@ static void only_measured_numbers_are_called_measured(void **state)
     says(&s, "product_sustained", "measured by it");
 }
 
-/* 10 is the least size with calls of all sizes. */
+/* --size 10 is the smallest with which calls of all sizes are measured. */
 static void the_output_is_a_valid_machine_file(void **state)
 {
     char err[4096],

@@ -32,13 +32,13 @@ typedef struct {
     const Tokenizer *tokenizer;
 } Model;
 
-/* ---- the steps of stores --------------------------------------------------------------------- */
+/* ---- the steps of parameter stores ----------------------------------------------------------- */
 
 ZeroStore *__real_zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *options);
 ZeroStore *__wrap_zero_create(const ParamTable *table, Grid *grid, const ZeroOptions *options);
 
-/* Counts the steps of all stores: how many were begun, how many of these during another step, and
- * how many were ended. */
+/* Counts the steps (step_begin to step_end) of all parameter stores: how many were begun, how many
+ * of these during another step, and how many were ended. */
 static struct {
     bool seen;
     int begun, within, ended;

@@ -6,7 +6,7 @@
  * it in a child process only. Defined in test_clocks.c. */
 extern int slow_rank;
 
-/* From now on the clock of the calling thread, a rank, is so many seconds ahead. */
+/* Advances the clock (seconds_now) of the calling thread, which is a rank, by `seconds`. */
 void seconds_pass(double seconds);
 
 #endif

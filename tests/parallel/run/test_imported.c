@@ -1,7 +1,7 @@
 /* test_imported.c -- tests the run folder that is made of weights from elsewhere: its checkpoint
- * has exactly the source's numbers, also of tensors that are larger than the windows in which they
- * are read and whose rows these windows cut; and a source that fails, or a process that is killed
- * while it reads, leaves no folder of that name. */
+ * has exactly the source's numbers, also if a tensor is read in several parts (windows) that end in
+ * the middle of a row; and a source that fails, or a process that is killed while it reads, leaves
+ * no folder of that name. */
 #include "model/core/check.h"
 #include "model/core/fs.h"
 #include "model/layers.h"
@@ -126,7 +126,8 @@ static void test_every_imported_weight_is_in_the_checkpoint(void **state)
     Numbers source = open_numbers(config);
     if (!import(config, &source, out, err, sizeof err)) fail_msg("%s", err);
     check_weights(out, &source);
-    /* One window at a time: no read is for more than 2 MiB of bf16, and a row at each end. */
+    /* Only one window is read at a time: no read has more rows than 2 MiB of bf16 contain, plus one
+     * at each end. */
     assert_true(source.most_rows <= 2 * 1024 * 1024 / (2 * 770) + 2);
     char *licence = text_format("%s/LICENSE", out),
          *config_path = text_format("%s/config.json", out);
@@ -199,7 +200,7 @@ static void test_a_killed_import_leaves_no_folder_of_that_name(void **state)
         assert_int_equal(child_run(import_and_die, &d, said, sizeof said), 9);
         assert_int_not_equal(access(out, F_OK), 0);
     }
-    /* What it has left beside it is in nobody's way. */
+    /* The temporary folder that a killed import has left does not disturb the next import. */
     d.source.dies_at = 0;
     assert_true(import(config, &d.source, out, err, sizeof err));
     check_weights(out, &d.source);

@@ -68,7 +68,7 @@ static void test_the_job_text_has_only_values_that_SLURM_can_have_set(void **sta
 static void test_only_a_future_end_of_the_job_is_used(void **state)
 {
     static const struct {
-        double left; /* the variable is so many seconds after now */
+        double left; /* seconds from now to the end that the variable states */
         bool known, over;
     } rows[] = {{1e4, true, false}, {1e8, true, false}, {-1, false, true}, {-1e8, false, true}};
     (void)state;

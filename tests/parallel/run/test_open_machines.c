@@ -1,5 +1,5 @@
-/* test_open_machines.c -- tests how the data of a run are opened whose ranks a launcher has started
- * on several machines: the text is prepared once on each file system while the others wait, and a
+/* test_open_machines.c -- tests how a run opens its data if a launcher has started its ranks on
+ * several machines: the text is prepared once on each file system while the others wait, and a
  * machine that does not see the run folder or has other data is named. The machines are made up; a
  * machine with a file system of its own is one whose ranks have another working folder. */
 #include "model/core/check.h"
@@ -113,7 +113,7 @@ typedef struct {
     const Opening *opening;
     double timeout;
     double delay; /* of the message about waiting */
-    int slow;     /* the rank that waits for no file, as its clock is fast; -1: none */
+    int slow;     /* the rank whose clock is so fast that it waits for no file; -1: none */
 } Child;
 
 static void open_in_child(void *context)
@@ -175,7 +175,7 @@ static bool token_is_left(void)
     return system("ls -A . seen | grep -q train-sees") == 0;
 }
 
-static void test_a_machine_that_does_not_see_the_run_folder_is_named(void **state)
+static void test_the_error_names_a_machine_that_does_not_see_the_run_folder(void **state)
 {
     static const Opening out = {"abab", ".b.b", "0000", "text.txt", "seen", false};
     (void)state;
@@ -186,7 +186,8 @@ static void test_a_machine_that_does_not_see_the_run_folder_is_named(void **stat
     says(said, "/b); give --out a folder of a file system that all machines share, and start all "
                "ranks in the same working folder\n");
     assert_false(token_is_left());
-    /* One rank of each machine looks, and on one machine none: they share their file systems. */
+    /* If all machines see the folder, the start goes on. One rank of each other machine looks for
+     * the file, because the ranks of a machine share its file systems. */
     open_on(&(Opening){"aabb", "....", "0111", "text.txt", "seen", false});
     assert_false(token_is_left());
 }
@@ -225,7 +226,7 @@ static void test_a_run_folder_that_cannot_be_made_ends_the_start_with_code_73(vo
          "error[73] cannot create /proc/.train-sees-");
 }
 
-static void test_a_machine_with_other_data_is_named(void **state)
+static void test_the_error_names_a_machine_with_other_data(void **state)
 {
     static const Opening other = {"aabb", "..bb", "0001", "other.txt", "/tmp", false};
     static const Opening missing = {"aabb", "..bb", "0001", "seen.txt", "/tmp", false};
@@ -261,10 +262,10 @@ int main(void)
         cmocka_unit_test(test_a_text_is_prepared_once_on_each_file_system),
         cmocka_unit_test(test_no_rank_prepares_text_that_is_already_prepared),
         cmocka_unit_test(test_ranks_wait_for_the_text_without_deadline_and_print_that_they_wait),
-        cmocka_unit_test(test_a_machine_that_does_not_see_the_run_folder_is_named),
+        cmocka_unit_test(test_the_error_names_a_machine_that_does_not_see_the_run_folder),
         cmocka_unit_test(test_the_shared_folder_check_removes_its_file_if_another_rank_fails),
         cmocka_unit_test(test_a_run_folder_that_cannot_be_made_ends_the_start_with_code_73),
-        cmocka_unit_test(test_a_machine_with_other_data_is_named),
+        cmocka_unit_test(test_the_error_names_a_machine_with_other_data),
     };
     return cmocka_run_group_tests(tests, setup, leave_scratch);
 }

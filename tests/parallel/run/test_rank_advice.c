@@ -46,7 +46,8 @@ static int allowed_cores(void)
     return sched_getaffinity(0, sizeof all, &all) == 0 ? CPU_COUNT(&all) : 1;
 }
 
-/* Returns what a dry run on so many ranks and cores prints; 0 cores: all. The caller frees it. */
+/* Returns what a dry run on `ranks` ranks and `cores` cores (0: all cores) prints. The caller frees
+ * it. */
 static char *said(int cores, const char *ranks, const char *const *set)
 {
     const char *argv[24] = {"base.json", "--dry-run", "--ranks",

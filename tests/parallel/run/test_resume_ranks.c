@@ -125,7 +125,7 @@ static const struct {
      "data.tokenizer was null, is \"t.json\" (impossible); seed was 1337, is 3 (changes the run); "
      "choose another folder with --out, or write data.tokenizer null and say "
      "--allow-config-change"},
-    /* A run of another model is not brought back key by key. */
+    /* If the config is of another model, the message does not advise to restore each key. */
     {constant,
      "{" DATA ", \"train_steps\": 100, \"model\": {\"num_layers\": 2, \"hidden_size\": 64, "
      "\"num_attention_heads\": 2, \"norm\": \"rmsnorm\"}}",
@@ -138,7 +138,8 @@ static const struct {
      "to "
      "go on with its batch, write train_batch_size 2 and train_micro_batch_size_per_gpu 1; or "
      "choose another folder with --out, or say --allow-config-change"},
-    /* The steps follow from the tokens and the batch, and the schedule from the steps. */
+    /* The steps follow from the tokens and the batch, and the schedule from the steps, so only the
+     * key that was changed is listed. */
     {"{" DATA ", \"train_tokens\": 204800, \"train_batch_size\": 2" DECAY("") "}",
      "{" DATA ", \"train_tokens\": 204800, \"train_batch_size\": 4" DECAY("") "}", 1, other,
      "train_batch_size was 2, is 4 (changes the run); choose another folder with --out, or say "

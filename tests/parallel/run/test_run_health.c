@@ -43,7 +43,7 @@ static void test_a_skipped_spike_has_the_effect_of_non_finite_gradients(void **s
     (void)state;
     for (int g = 0; g < PLANTED_GRIDS; g++) {
         if (strcmp(planted_grids[g].name, "fp16") == 0)
-            continue; /* where these move the loss scale */
+            continue; /* there, non-finite gradients also change the loss scale */
         char *said = planted_run_on(g, "skip", 20, 2, false, "skip", 0);
         says(said, "update skipped (1 in a row)\n");
         says(said, "update skipped (2 in a row)\n");
@@ -109,7 +109,7 @@ static void test_the_stop_policy_exits_with_code_88_and_keeps_the_last_checkpoin
 }
 
 /* A start may allow fewer rollbacks than the run has made. */
-static void test_no_more_rollbacks_are_made_than_allowed(void **state)
+static void test_a_run_makes_at_most_max_rollbacks_rollbacks(void **state)
 {
     (void)state;
     static Config config = {.health = {.policy = HEALTH_ROLLBACK, .max_rollbacks = 2}};
@@ -130,7 +130,7 @@ int main(void)
         cmocka_unit_test(test_a_skipped_spike_has_the_effect_of_non_finite_gradients),
         cmocka_unit_test(test_too_many_skipped_spikes_in_a_row_end_a_run),
         cmocka_unit_test(test_the_stop_policy_exits_with_code_88_and_keeps_the_last_checkpoint),
-        cmocka_unit_test(test_no_more_rollbacks_are_made_than_allowed),
+        cmocka_unit_test(test_a_run_makes_at_most_max_rollbacks_rollbacks),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

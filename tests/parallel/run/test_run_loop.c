@@ -123,8 +123,8 @@ static void test_a_resume_stopped_in_its_first_evaluation_or_sample_makes_no_ste
     }
 }
 
-/* If the program is killed during an evaluation, nothing is lost: the step before it is saved. (An
- * asynchronous save may still be pending then.) */
+/* If the program is killed during an evaluation, nothing is lost: the step before it is saved.
+ * Saves are synchronous here, because an asynchronous one could still be pending then. */
 static void test_a_run_killed_in_an_evaluation_resumes_from_the_step_before_it(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_run_machines.c -- tests of whole runs whose ranks believe to be on several machines: what
- * the start prints, and what each machine does by itself. */
+/* test_run_machines.c -- tests of whole runs whose ranks are told that they are on several
+ * machines: what the start prints, and what each machine does by itself. */
 #include "tests/parallel/run/slow_rank.h"
 #include "tests/support/grid/made_up_machines.h"
 #include "tests/support/trainer/run_fixture.h"
@@ -33,7 +33,7 @@ static void one_machine(void)
     made_up_machines("aaa");
 }
 
-/* Returns the output of a dry run on so many ranks; `machines` describes these. */
+/* Returns the output of a dry run on `ranks` ranks; `machines` sets the machine of each rank. */
 static char *dry(int ranks, void (*machines)(void))
 {
     disturbance = (Disturbance){.dry = true, .ranks = ranks, .first = machines};
@@ -41,7 +41,7 @@ static char *dry(int ranks, void (*machines)(void))
     return run_expecting("dry", (const char *[]){batch, NULL}, 0);
 }
 
-static void test_the_start_says_on_which_machines_the_ranks_are(void **state)
+static void test_the_start_prints_on_which_machines_the_ranks_run(void **state)
 {
     (void)state;
     char *said = dry(3, two_and_one);
@@ -90,7 +90,8 @@ static void test_the_printed_plan_is_of_the_machine_with_the_least_free_memory(v
 
 /* ---- stops ----------------------------------------------------------------------------------- */
 
-/* A run without evaluations, samples and saves, after which the ranks would agree in any case. */
+/* Settings of a run without evaluations, samples and saves: after each of these the ranks would
+ * decide in any case whether to stop. */
 #define PLAIN "eval.interval=0", "eval.sample_interval=0", "checkpoint.save_interval=0"
 
 /* Asks for a stop in the second step of 40, and returns the output. */
@@ -124,9 +125,10 @@ static void test_all_ranks_agree_on_a_stop_every_stop_interval_steps(void **stat
     }
 }
 
-/* The steps take much less than a second. So rank 0 lets the ranks agree after steps 1, 5, 21, ...:
- * each number of steps is four times the one before, as long as they take less than 5 seconds. */
-static void test_ranks_of_a_launcher_agree_less_often_when_steps_are_short(void **state)
+/* The steps take much less than a second. So rank 0 lets the ranks decide on a stop after steps 1,
+ * 5, 21, ...: each number of steps between two decisions is four times the one before, until they
+ * take 5 seconds. */
+static void test_ranks_of_a_launcher_decide_on_stops_less_often_if_steps_are_short(void **state)
 {
     (void)state;
     char *said = stop_in_step_2("auto", two_and_one, ask_by_signal, "seed=1");
@@ -150,8 +152,8 @@ static void be_slow_and_stop(Run *run)
     if (run->lead && run->trainer.steps == 1) ask_by_file(run);
 }
 
-/* With steps of 1.5 seconds the ranks agree after steps 1 and 4. */
-static void test_ranks_of_a_launcher_agree_about_every_5_seconds(void **state)
+/* With steps of 1.5 seconds the ranks decide on a stop after steps 1 and 4. */
+static void test_ranks_of_a_launcher_decide_on_a_stop_about_every_5_seconds(void **state)
 {
     (void)state;
     disturbance = (Disturbance){
@@ -162,9 +164,9 @@ static void test_ranks_of_a_launcher_agree_about_every_5_seconds(void **state)
     free(said);
 }
 
-/* The ranks agree on a stop only every few seconds. They know the time limit in advance, so they
- * agree earlier when it is near. */
-static void test_ranks_that_agree_rarely_still_stop_at_max_time(void **state)
+/* The ranks decide on a stop only every few seconds. Rank 0 knows the time limit in advance, so it
+ * lets them decide earlier when the limit is near. */
+static void test_ranks_that_rarely_decide_on_a_stop_still_stop_at_max_time(void **state)
 {
     (void)state;
     disturbance = (Disturbance){
@@ -185,7 +187,8 @@ static int64_t host_calls(const Run *run)
     return calls;
 }
 
-/* Prints how often rank 0 has called the others between the steps from 25 to 39. */
+/* Prints how many calls rank 0 has made on the communicator of all ranks between the beginnings of
+ * steps 26 and 40. */
 static void count_calls(Run *run)
 {
     static int64_t before;
@@ -193,8 +196,8 @@ static void count_calls(Run *run)
     if (run->trainer.steps == 39) printf("%lld calls\n", (long long)(host_calls(run) - before));
 }
 
-/* Rows are printed without agreeing: all ranks wait for the same records. */
-static void test_ranks_exchange_nothing_between_steps_until_they_agree(void **state)
+/* A row of the table is printed without communication: all ranks wait for the same records. */
+static void test_ranks_exchange_nothing_between_two_decisions_on_a_stop(void **state)
 {
     (void)state;
     disturbance = (Disturbance){
@@ -218,8 +221,8 @@ static void be_sick(Run *run)
         weight[i] = NAN;
 }
 
-/* The ranks train some steps more, of which no record is written. */
-static void test_a_divergence_ends_all_ranks_when_they_agree(void **state)
+/* Until they decide, the ranks train some more steps, of which no record is written. */
+static void test_a_divergence_ends_all_ranks_at_their_next_decision_on_a_stop(void **state)
 {
     (void)state;
     disturbance = (Disturbance){
@@ -258,14 +261,14 @@ static void test_no_step_is_made_after_an_interrupted_evaluation_or_sample(void 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_start_says_on_which_machines_the_ranks_are),
+        cmocka_unit_test(test_the_start_prints_on_which_machines_the_ranks_run),
         cmocka_unit_test(test_the_printed_plan_is_of_the_machine_with_the_least_free_memory),
         cmocka_unit_test(test_all_ranks_agree_on_a_stop_every_stop_interval_steps),
-        cmocka_unit_test(test_ranks_of_a_launcher_agree_less_often_when_steps_are_short),
-        cmocka_unit_test(test_ranks_of_a_launcher_agree_about_every_5_seconds),
-        cmocka_unit_test(test_ranks_that_agree_rarely_still_stop_at_max_time),
-        cmocka_unit_test(test_ranks_exchange_nothing_between_steps_until_they_agree),
-        cmocka_unit_test(test_a_divergence_ends_all_ranks_when_they_agree),
+        cmocka_unit_test(test_ranks_of_a_launcher_decide_on_stops_less_often_if_steps_are_short),
+        cmocka_unit_test(test_ranks_of_a_launcher_decide_on_a_stop_about_every_5_seconds),
+        cmocka_unit_test(test_ranks_that_rarely_decide_on_a_stop_still_stop_at_max_time),
+        cmocka_unit_test(test_ranks_exchange_nothing_between_two_decisions_on_a_stop),
+        cmocka_unit_test(test_a_divergence_ends_all_ranks_at_their_next_decision_on_a_stop),
         cmocka_unit_test(test_no_step_is_made_after_an_interrupted_evaluation_or_sample),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);

@@ -17,7 +17,7 @@ enum { RANKS = 3, ODD = 1 };
 
 static const char *const sets[] = {KEEP1, NULL};
 
-/* A high bit of the fraction of a weight; the updates that follow do not change it back. */
+/* Flips a high bit of the fraction of a weight. The updates that follow do not flip it back. */
 static void flip_weight(Run *run)
 {
     flip_held_bit(&run->trainer, "token.weight", -1, 5, 20);

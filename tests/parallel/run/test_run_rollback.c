@@ -21,7 +21,8 @@ enum { EVENT = 18, BACK = 15 }; /* the step of the spike; the checkpoint before 
 
 /* ---- a run that never had the data ----------------------------------------------------------- */
 
-/* Leaves out the data of the steps after BACK up to the event, without a fault. */
+/* Leaves out the data of the steps after BACK up to the event, as a rollback would, without a
+ * planted fault. */
 static void leave_out(Run *run)
 {
     Trainer *t = &run->trainer;
@@ -90,8 +91,8 @@ static void test_a_rollback_gives_the_same_bits_as_a_run_without_the_skipped_dat
     }
 }
 
-/* The step before which the child is stopped by a signal, or killed, and how often it has begun
- * this step by then. */
+/* The child gets end_signal, which stops or kills it, as soon as it has begun step end_step
+ * end_time times; end_times counts them. */
 static int64_t end_step, end_time, end_times;
 static int end_signal;
 
@@ -276,7 +277,8 @@ static void test_too_many_skipped_updates_in_a_row_cause_a_rollback(void **state
     each_step_once("scale");
 }
 
-/* Evaluations, samples and the best checkpoint of the steps that are made anew are forgotten. */
+/* The evaluations, the samples and the best checkpoint of the steps that the run repeats are
+ * forgotten. */
 static void test_a_rollback_also_resets_evaluations_and_the_best_checkpoint(void **state)
 {
     (void)state;
@@ -305,7 +307,7 @@ static void test_a_rollback_also_resets_evaluations_and_the_best_checkpoint(void
     free(b);
 }
 
-/* A run that goes on as another grid after its rollback reads the same data. */
+/* A run that continues on another grid after its rollback reads the same data. */
 static void test_a_rollback_on_another_grid_skips_the_same_data(void **state)
 {
     (void)state;
@@ -334,8 +336,8 @@ static void test_a_rollback_on_another_grid_skips_the_same_data(void **state)
     free(y);
 }
 
-/* Ranks that are processes read their records at times of their own, and go back together: without
- * a planted fault, at limits so low that noise is a spike. */
+/* Ranks that are processes read their records at different times, but go back together. No fault is
+ * planted; the limits are so low that noise counts as a spike. */
 static void test_ranks_that_are_processes_roll_back_like_threads(void **state)
 {
     (void)state;

@@ -21,8 +21,8 @@ enum { EVENT = 19, BACK = 16 }; /* the step of the spike; the checkpoint before 
 
 /* ---- renames that fail ----------------------------------------------------------------------- */
 
-/* In the child: the rename with number `at`, from 1, of the run's first rollback fails, or the run
- * is killed before it. */
+/* Used in the child. Rename number fails_at (from 1; 0: none) of the run's first rollback fails or,
+ * if `kills`, the run is killed before it. `renames` counts the renames. */
 static int renames, fails_at;
 static bool kills;
 
@@ -40,8 +40,8 @@ static int failing_rename(void *self, int from_folder, const char *from, int to_
 
 static FsOps failing;
 
-/* Before the step of the spike the run gets the failing file system; the step after the rollback
- * has the sound one again. */
+/* Rank 0 gets the failing file system before the step of the spike, and the intact one again after
+ * the rollback. */
 static void fail_in_the_rollback(Run *run)
 {
     int64_t step = run->trainer.steps + 1;
@@ -145,8 +145,8 @@ static void go_on(const char *name, const char *policy)
 
 enum { RENAMES = 4 };
 
-/* In the rollback of a run on this grid the rename number `at` fails, or the run is killed before
- * it; then it goes on. */
+/* In the rollback of a run on this grid rename number `at` fails, or the run is killed before it;
+ * then the run is continued. */
 static void fault_on(int g, int at, bool by_signal, const char *policy)
 {
     grid = &planted_grids[g];
@@ -174,8 +174,9 @@ static void whole_run_on(int g)
 }
 
 /* The checkpoints of steps 17 and 18, the file aside and metrics.jsonl are renamed, each once. A
- * run that is killed before any of these renames, or whose file system refuses it, goes the same
- * way when it is started again, and has each step once under another policy, too. */
+ * run that is killed before any of these renames, or whose file system refuses it, has the same
+ * results when it is started again. Under another policy, too, its metrics.jsonl has each step
+ * once. */
 static void a_fault_in_the_middle_of_a_rollback_loses_no_step(void **state)
 {
     static const char *const policies[] = {"rollback", "warn"};

@@ -41,7 +41,7 @@ static int no_folder(void *self, int folder, const char *name, mode_t mode)
     return -1;
 }
 
-/* The disk of all ranks; only rank 0's folders fail, as often as `failures` says. */
+/* The disk of all ranks; a failing disk refuses to create rank 0's folders `failures` times. */
 static FsOps disk;
 static int64_t failures;
 
@@ -127,9 +127,10 @@ static void only_entry(const char *run, int64_t step)
     free(path);
 }
 
-/* A pending save is committed, because the replicas were equal when it began. The ranks are threads
- * or processes, and they begin to differ in a step between saves or in one that is to be saved. Of
- * the latter nothing is written, and it removes no older checkpoint. */
+/* The replicas become unequal in step 5, while the save of step 4 is pending. That save is
+ * committed, because the replicas were equal when it began. The difference is found after step 5
+ * (compare_interval 1) or before the save of step 6; then nothing of step 6 is written, and no
+ * older checkpoint is removed for it. The ranks are threads or processes. */
 static void test_a_pending_save_is_committed_before_unequal_replicas_end_the_run(void **state)
 {
     (void)state;

@@ -35,7 +35,7 @@ static char *unwrapped(char *text)
     return text;
 }
 
-/* Returns the output of a dry run on so many ranks with these settings, without line breaks. */
+/* Returns the output of a dry run on `ranks` ranks with these settings, without line breaks. */
 static char *dry(int ranks, const char *const *sets, int code)
 {
     disturbance = (Disturbance){.dry = true, .ranks = ranks};
@@ -206,7 +206,7 @@ static void test_a_signal_during_a_sample_prints_what_is_finished_first(void **s
 }
 
 /* All steps are saved, and the run is between two steps. */
-static void test_a_second_signal_in_an_evaluation_says_only_that_work_is_lost(void **state)
+static void test_a_second_signal_in_an_evaluation_reports_no_lost_step(void **state)
 {
     (void)state;
     disturbance = (Disturbance){.kind = WORK_EVALUATION, .at = 1, .act = interrupt_twice};
@@ -355,7 +355,7 @@ int main(void)
         cmocka_unit_test(test_a_dry_run_without_usable_data_ends_with_the_code_of_that_error),
         cmocka_unit_test(test_text_that_was_prepared_before_is_reported_as_cached),
         cmocka_unit_test(test_a_signal_during_a_sample_prints_what_is_finished_first),
-        cmocka_unit_test(test_a_second_signal_in_an_evaluation_says_only_that_work_is_lost),
+        cmocka_unit_test(test_a_second_signal_in_an_evaluation_reports_no_lost_step),
         cmocka_unit_test(test_the_last_line_of_metrics_says_how_the_run_ended),
         cmocka_unit_test(test_a_run_whose_last_validation_loss_is_NaN_exits_with_code_88),
         cmocka_unit_test(test_a_resume_prints_each_config_change_with_its_effect),

@@ -37,7 +37,8 @@ static void test_the_lines_of_a_run_fit_a_terminal_of_80_columns(void **state)
     free(s);
 }
 
-/* What a command prints for a run, with the labels of lines that are folded. */
+/* Tests the output of several commands. In each case the line that begins with `label` is
+ * folded. */
 static void test_the_lines_of_commands_fit_a_terminal_of_80_columns(void **state)
 {
     (void)state;
@@ -104,8 +105,8 @@ static void test_the_reply_to_ctrl_c_is_printed_on_its_own_line(void **state)
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* Runs the program with a mistake in its command line, in a terminal with so many columns. Returns
- * the screen; sets *sent to its raw output. The caller frees both. */
+/* Runs the program with a mistake in its command line, in a terminal with `columns` columns.
+ * Returns the screen; sets *sent to its raw output. The caller frees both. */
 static Screen *watch_mistake(int columns, char **sent)
 {
     Screen *s = calloc(1, sizeof *s);
@@ -209,9 +210,9 @@ static char *dry_loss(const char *rows, const char *grid, const char *words)
     return loss;
 }
 
-/* On the CPU, each rank of a dry run trains its share of a micro-batch, and the same as if its
- * micro-batch were that small. */
-static void test_the_ranks_of_a_dry_run_train_their_share_of_a_micro_batch(void **state)
+/* On the CPU, each rank of a dry run trains only its share of a micro-batch. The printed loss is
+ * that of a config whose micro-batch has the size of the share. */
+static void test_each_rank_of_a_dry_run_trains_its_share_of_a_micro_batch(void **state)
 {
     (void)state;
     static const char *const grids[] = {"parallel.data=4", "parallel={\"tensor\":2,\"pipeline\":2}",
@@ -236,7 +237,7 @@ int main(void)
         cmocka_unit_test(test_messages_are_folded_to_the_width_of_the_terminal),
         cmocka_unit_test(test_colours_are_printed_only_on_a_terminal_that_shows_them),
         cmocka_unit_test(test_a_dry_run_prints_the_passes_over_the_data_and_the_speed),
-        cmocka_unit_test(test_the_ranks_of_a_dry_run_train_their_share_of_a_micro_batch),
+        cmocka_unit_test(test_each_rank_of_a_dry_run_trains_its_share_of_a_micro_batch),
     };
     unsetenv("NO_COLOR");
     setenv("TERM", "xterm", 1);

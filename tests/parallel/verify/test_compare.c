@@ -93,7 +93,8 @@ static void test_f64_numbers_are_accepted_within_their_bounds_and_refused_beyond
     check_bound(LOSS, 0, 4e-12, F64, "loss, step 1");
     check_bound(NORM, 0, 0.5e-12, F64, "norm of the gradients, step 1");
     check_bound(GRADIENT, 5, 2e-12, F64, "gradient of a.weight[5], step 1");
-    /* A tensor far smaller than the others: a few roundings of their rms. */
+    /* The bound of a tensor far smaller than the others is 32 roundings of the rms of all
+     * gradients. */
     check_bound(GRADIENT, 7, rounding * all, F64, "gradient of b.bias[1], step 1");
     check_bound(WEIGHT, 2, 3e-12, F64, "weight of a.weight[2], step 1");
     /* The bound of zero weights is relative to the learning rate. */

@@ -308,7 +308,7 @@ static void test_a_planted_fault_is_found_in_bf16(void **state)
 }
 
 /* Gradients that are sent in a coarser type than they are kept in are rounded as the config says,
- * which is accepted. A planted fault is beyond that. */
+ * which is accepted. A planted fault causes a larger difference, which is found. */
 static void test_verify_accepts_gradients_sent_in_16_bits_but_finds_a_fault(void **state)
 {
     (void)state;
