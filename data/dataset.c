@@ -249,11 +249,12 @@ bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode
 bool data_open_validation(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code)
 {
     bool val_only = config->data.train.count == 0 && config->data.tokenizer != NULL;
-    /* An imported run has no text from which val_fraction could take a part. */
+    /* val_fraction gives validation data only if there is a training text to take a part from; a
+     * run of imported weights has none. */
     bool text = config->data.text.count > 0 || config->data.corpus != NULL;
     bool some = config->data.val_text.count > 0 || (text && config->data.val_fraction > 0);
     *out = (DataSet){0};
-    /* An imported run may also lack a tokenizer. Then it cannot read data.val_text. */
+    /* A run of imported weights may also lack a tokenizer. Then it cannot read data.val_text. */
     if (config->data.train.count == 0 && !text && !val_only) {
         *code = EXIT_MISSING;
         return !some || error_set(err, n,

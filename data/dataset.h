@@ -27,7 +27,7 @@ typedef struct {
     char *tokenizer_path; /* NULL if there is no tokenizer */
     int64_t vocab_size;   /* the tokenizer's; 0: the config must give it */
     char *identity;       /* identifies the tokens: see data/identity.h */
-    ValidationSet *sets;  /* (n_sets) the further validation sets: validation_sets.h */
+    ValidationSet *sets;  /* (n_sets) the validation sets of eval.sets: see validation_sets.h */
     int n_sets;
     /* Identifies the tokens of `sets`; NULL if there are none. It is not part of `identity`,
      * because training does not depend on these tokens. */
@@ -40,19 +40,21 @@ typedef struct {
 
 /* Opens the data that config->data names: token shards (data.train, data.val), else text
  * (data.text, data.val_text), else a corpus (data.corpus). Text is tokenized first unless the cache
- * already has its tokens. The tokenizer is data.tokenizer, else tokenizer.json next to the first
- * training shard. On failure it returns false and sets `err` and *code: EXIT_MISSING (no data
- * named, or a file is missing), EXIT_DAMAGED (damaged contents), EXIT_CONFIG (a split has too few
- * tokens for one window) or EXIT_CANNOT_CREATE (the cache cannot be written). */
+ * already has its tokens. The tokenizer is data.tokenizer; without it, token shards use the
+ * tokenizer.json next to the first training shard, and for text a tokenizer is trained. On failure
+ * it returns false and sets `err` and *code: EXIT_MISSING (no data named, or a file is missing),
+ * EXIT_DAMAGED (damaged contents), EXIT_CONFIG (a split has too few tokens for one window) or
+ * EXIT_CANNOT_CREATE (the cache cannot be written). */
 bool data_open(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code);
 /* Does what data_open does for an evaluation, which needs only the validation split. The training
  * text is not tokenized; it is not even read if data.val_text is given. `train` may stay empty.
  * Text without data.tokenizer is opened as by data_open. If the config has no validation data,
  * `val` is empty. */
 bool data_open_validation(const Config *config, DataSet *out, char *err, size_t n, ExitCode *code);
-/* Checks everything that needs no reading or tokenizing of text: that files match, can be opened
- * and are not empty; that shards have valid headers and enough tokens; that the corpus's program is
- * installed; and that the tokenizer's file is valid. Fails like data_open. */
+/* Checks everything that needs no reading or tokenizing of text: that the config's patterns match
+ * files, which can be opened and are not empty; that shards have valid headers and enough tokens;
+ * that the corpus's program is installed; and that the tokenizer's file is valid. Fails like
+ * data_open. */
 bool data_check(const Config *config, char *err, size_t n, ExitCode *code);
 /* Provides random token ids below vocab_size instead of files, for benchmarks and for dry runs
  * without data. */

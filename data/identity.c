@@ -9,7 +9,8 @@
 
 /* Returns "NAME N tokens HASH"; NULL, with `err` set, if a shard cannot be read. One hash covers
  * all shards, so it also changes if the same tokens are divided into other files. `known`, if not
- * 0, is the hash from meta.json; then no file is read. */
+ * 0, is the hash from meta.json; then no file is read. Otherwise all bytes of the shards are hashed
+ * if `whole`, and only the ends of each shard if not. */
 static char *split_identity(const char *name, const TokenSet *s, bool whole, uint64_t known,
                             char *err, size_t n)
 {

@@ -14,7 +14,8 @@
 char *data_identity(const DataSet *data, char *err, size_t n);
 
 /* Returns the identity of the validation sets (data->sets): "NAME N tokens HASH; ...". The hashes,
- * the result and failures are as in data_identity. */
+ * the result and failures are as in data_identity, but tokens prepared from text are hashed like
+ * token shards if their meta.json lacks the hash. */
 char *data_identity_sets(const DataSet *data, char *err, size_t n);
 
 /* Returns the parts in which two identities differ, as "train 9 tokens ... -> train 10 tokens ...";

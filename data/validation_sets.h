@@ -1,4 +1,5 @@
-/* validation_sets.h -- opens the further validation sets that a config names (eval.sets). */
+/* validation_sets.h -- opens the validation sets that a config names in eval.sets, besides
+ * data.val_text or data.val. */
 #ifndef DATA_VALIDATION_SETS_H
 #define DATA_VALIDATION_SETS_H
 

@@ -7,9 +7,10 @@
 
 /* Limits for the program that prints a corpus; if it exceeds one, it is killed. */
 typedef struct {
-    int64_t bytes;   /* maximum size of its output */
-    int64_t seconds; /* maximum time until the end of its output */
-    int64_t ending;  /* maximum time from there until the program exits */
+    int64_t bytes;   /* maximum size of the program's output */
+    int64_t seconds; /* maximum time until its output ends */
+    /* Maximum time in seconds from the end of the output until the program exits. */
+    int64_t ending;
 } CorpusLimits;
 extern const CorpusLimits corpus_limits; /* The limits used in training runs. */
 

@@ -163,9 +163,9 @@ typedef struct {
     uint64_t key;
 } Search;
 
-/* Checks whether the folder has the wanted tokens. If so, records the folder and ends the walk. A
- * tokenizer that was trained with vocab_size as a limit is the same as one trained to exactly the
- * size that it reached, because merges are made one by one. */
+/* Checks whether the folder has the wanted tokens. If so, stores it in the Search and returns
+ * false, which ends the search. A tokenizer that was trained with vocab_size as a limit is the same
+ * as one trained to exactly the size that it reached, because merges are made one by one. */
 static bool compare_folder(const char *folder, PreparedState state, const Meta *m, void *context)
 {
     Search *s = context;
@@ -180,9 +180,9 @@ static bool compare_folder(const char *folder, PreparedState state, const Meta *
     return false;
 }
 
-/* Searches for a folder that has the wanted tokens but was made by another request, for example by
- * training, if an evaluation uses the run's own tokenizer. If there is one, sets p->folder,
- * p->cached and *key. */
+/* Searches for a folder that has the wanted tokens but was made by another request: for example, an
+ * evaluation with a run's tokenizer finds the folder that was made for the training of the run. If
+ * there is one, sets p->folder, p->cached and *key. */
 static void find_equal(const PrepareRequest *r, const Tokenizer *given, Preparation *p,
                        uint64_t *key)
 {
@@ -193,7 +193,8 @@ static void find_equal(const PrepareRequest *r, const Tokenizer *given, Preparat
     Search s = {.tokenizer = given ? tokenizer_hash(given) : 0, .vocab_size = r->vocab_size};
     for (Split k = 0; k < SPLITS; k++)
         s.text[k] = k == SPLIT_TRAIN && r->val_only ? 0 : hash_range(&range[k]);
-    /* If the cache cannot be read, an error is reported when the folder is made. */
+    /* A failure to read the cache is ignored here: make_folder, which is called next, reports
+     * it. */
     prepared_visit(r->cache, compare_folder, &s, ignored, sizeof ignored);
     if (s.folder == NULL) return;
     free(p->folder);

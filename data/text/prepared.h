@@ -8,8 +8,8 @@ typedef enum {
     PREPARED_WHOLE,      /* it has a meta.json of this program */
     PREPARED_DAMAGED,    /* its meta.json cannot be read or is not this program's */
     PREPARED_UNFINISHED, /* its writer was killed */
-    /* Its writer is running, because it holds its lock (temporary.h). Where files cannot be locked:
-     * its writer may be running. */
+    /* Its writer is running: it holds the lock on the folder (temporary.h). Where files cannot be
+     * locked: its writer may be running. */
     PREPARED_IN_USE,
 } PreparedState;
 

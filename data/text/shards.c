@@ -10,7 +10,8 @@
 enum {
     SHARD_TOKENS = 100000000, /* maximum number of tokens per shard */
     PIECE = 1 << 18,          /* bytes of text that a thread encodes at a time */
-    PIECES_PER_THREAD = 4,    /* with several threads: encoded per thread before any is written */
+    /* with several threads: pieces per thread that are encoded before any of them is written */
+    PIECES_PER_THREAD = 4,
 };
 
 /* The state of writing one split. */

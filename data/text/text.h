@@ -1,5 +1,5 @@
-/* text.h -- a text in memory: documents, and where the validation part begins. text_files.c reads
- * it from files.
+/* text.h -- a text in memory or in a file: its documents, and where the validation part begins.
+ * text_files.c reads it from files.
  *
  * The text is always UTF-8 without byte-order mark, with lines that end in LF. NUL bytes and
  * invalid UTF-8 are errors that name the file and byte offset: silently replacing them would train
@@ -46,8 +46,9 @@ enum { TEXT_IN_MEMORY = 64 << 20 };
 
 /* How files are read. A field that is zero means the default. */
 typedef struct {
-    const char *text_key;    /* key of the text in a JSONL line; default "text" */
-    const char *key_option;  /* the option that sets it; default "--set data.text_key=" */
+    const char *text_key; /* key of the text in a JSONL line; default "text" */
+    /* The command-line option that sets text_key, for messages; default "--set data.text_key=". */
+    const char *key_option;
     const char *skip_option; /* the option that sets skip_bad_lines; default "--set ...=true" */
     bool skip_bad_lines;     /* count and skip JSONL lines that have no text, instead of failing */
     Progress *progress;
@@ -63,7 +64,7 @@ typedef struct {
  * EXIT_CANNOT_CREATE (text->folder has no room or cannot be written). */
 bool text_read_files(Text *text, const StringList *patterns, const TextOptions *options, char *err,
                      size_t n, ExitCode *code);
-/* Returns the name of a file of the text in messages: "standard input" for "-". */
+/* Returns how messages name a file of the text: "standard input" for "-", otherwise its path. */
 const char *text_file_shown(const char *path);
 /* Returns whether files match and none is empty, without reading them. If not, sets `err` and *code
  * as text_read_files does. */

@@ -95,10 +95,12 @@ static bool refuse_key(const TextParser *p, const char *place, const cJSON *obje
             (best == NULL || strlen(item->valuestring) > strlen(best->valuestring)))
             best = item;
     }
-    /* Keys may be cut inside a character or have control characters. */
+    /* utf8_line makes this printable: `keys` may be cut inside a character, and keys may have
+     * control characters. */
     char *shown = utf8_line(keys), *name = best ? utf8_line(best->string) : NULL;
     bool printable = best && strcmp(name, best->string) == 0;
-    char *word = printable ? shell_quoted(name) : NULL; /* data may contain any name */
+    /* Quoted, because a key in the data may contain any characters. */
+    char *word = printable ? shell_quoted(name) : NULL;
     if (best)
         error_set(err, n, "%s has no string called \"%s\"; it has %s%s%s%s", place,
                   p->options.text_key, shown, word ? ": write " : "",
@@ -157,7 +159,7 @@ static cJSON *parse_line(const TextParser *p, const char *place, const uint8_t *
         text_refuse_byte(place, p->at, line, valid, err, n);
         return NULL;
     }
-    /* The JSON parser ends strings at NUL, so the rest of such a document would be lost
+    /* The JSON parser ends strings at NUL, so the rest of a text after \u0000 would be lost
      * silently. */
     if (json_has_nul((const char *)line, (size_t)size)) {
         error_set(err, n, "%s has the escape \\u0000, so this is not text", place);

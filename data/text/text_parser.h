@@ -12,7 +12,7 @@ typedef struct {
     TextOptions options;
     bool lines;               /* the file has JSON lines */
     int64_t at;               /* offset of `kept` in the file */
-    int64_t line;             /* number of the line that begins there, from 1 */
+    int64_t line;             /* number of the line that begins at `at`, from 1 */
     int64_t documents_before; /* documents of the text before this file */
     int64_t skipped;          /* bad lines of this file */
     uint8_t *kept;            /* bytes that have not been added to the text yet */

@@ -171,7 +171,7 @@ Unpacker *unpacker_open(Packed kind, const char *name, const char *library, char
     if (kind == PACKED_GZIP ? start_gzip(u) : start_zstd(u)) return u;
     error_set(err, n, "%s is compressed with %s, and %s does not work: unpack it first: %s", name,
               kinds[kind].what, library, kinds[kind].tool);
-    u->inflate_end = NULL; /* inflate has not been started */
+    u->inflate_end = NULL; /* inflate was not started, so unpacker_close must not end it */
     unpacker_close(u);
     return NULL;
 }

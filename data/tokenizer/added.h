@@ -22,10 +22,13 @@ typedef struct {
 typedef struct {
     AddedToken *token; /* added_finish sorts them by first byte, the longest first */
     int count, capacity;
-    bool plain[2];  /* some token that is not special is found before NFC [0], after NFC [1] */
-    bool any[2];    /* some token is found before NFC [0], after NFC [1] */
-    bool composes;  /* text may spell a token that is found after NFC in another way */
-    int first[257]; /* tokens that begin with byte b are first[b] to first[b + 1] */
+    /* plain[1]: some token that is not special is searched for after NFC; plain[0]: before NFC. */
+    bool plain[2];
+    bool any[2]; /* the same for all tokens, special ones included */
+    /* Some token that is searched for after NFC has non-ASCII characters, so a text may spell it in
+     * a form that NFC changes. */
+    bool composes;
+    int first[257]; /* token[first[b]] to token[first[b + 1] - 1] begin with byte b */
 } AddedTokens;
 
 /* An added token in text: bytes [from, to). */

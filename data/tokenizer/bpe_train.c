@@ -221,7 +221,8 @@ static void training_free(BpeTraining *t)
  * The merged token is always new, so two merges never make the same bytes, and no check is needed.
  * The reason: a merge replaces every occurrence of a pair inside words, from left to right. So a
  * byte string is always divided into tokens in the same way, unless a token extends into it from
- * outside. Once a pair has merged into it, no other pair can spell it. */
+ * outside. Therefore, once a merge has made this byte string into a token, no other pair of tokens
+ * can make it. */
 static bool next_merge(BpeTraining *t, int32_t *pair)
 {
     while (t->heap.n > 0) {

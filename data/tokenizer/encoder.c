@@ -28,8 +28,8 @@ enum {
 };
 
 /* A slot of the cache of short words: a word's bytes, followed by zeros, and its ids. Two slots
- * share one cache line of the processor. A word may be in either of them; the one that was looked
- * up last is in the first. */
+ * share one cache line of the processor. A word may be in either slot; the word that was looked up
+ * last is in the first. */
 typedef struct {
     uint64_t key[2];
     int32_t id[SHORT_IDS];

@@ -5,8 +5,8 @@
  * All pairs of a rank are merged in one pass, which takes far less time than a heap of all pairs: a
  * text may have words of millions of letters. The positions in a list are ascending, so a pass goes
  * from left to right. The reason: merges inside the bytes of a token are the same whatever is
- * around them. So all tokens of one id are made in one pass, and their pairs are listed in its
- * order. */
+ * around them. So all tokens of one id are made in one pass, and the pairs that they form are
+ * appended to the lists in the order of that pass. */
 #include "data/tokenizer/merger.h"
 
 #include "model/core/check.h"
@@ -184,7 +184,7 @@ static int32_t merge_at(Merger *m, const Tokenizer *t, uint32_t place, int32_t r
 
 /* Merges all pairs of a rank. If a merge makes a pair of a lower rank, which happens only if merges
  * are in an unusual order, that pair comes first, and the rest of this rank is left for later. A
- * pair is skipped if one of its symbols has been merged with another one before. */
+ * pair is skipped if one of its two symbols has already been merged with another symbol. */
 static void merge_rank(Merger *m, const Tokenizer *t, int32_t rank)
 {
     Merge pair = t->merge[rank];

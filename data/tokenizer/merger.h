@@ -6,8 +6,9 @@
 #include "data/tokenizer/heap.h"
 #include "data/tokenizer/vocabulary.h"
 
-/* One symbol of a long word, in a linked list. NO_SYMBOL: there is none. Words may have more than
- * 2^31 symbols and pairs. */
+/* One symbol of a long word, in a linked list. `before` and `after` are positions in Merger.symbol;
+ * NO_SYMBOL: there is none. Positions of symbols and of pairs are unsigned, because a word may have
+ * more than 2^31 of each. */
 typedef struct {
     int32_t id;
     uint32_t before, after;

@@ -31,7 +31,8 @@ enum {
 
 enum { UNICODE = 0x110000, LEAST_CHANGING = 0x300 };
 
-/* A character and its combining class: marks are sorted by it between two characters of class 0. */
+/* A character and its combining class. Marks have a class above 0; marks between two characters of
+ * class 0 are sorted by class. */
 typedef struct {
     uint32_t code;
     uint8_t combining;
@@ -40,8 +41,8 @@ typedef struct {
 struct Nfc {
     uint8_t *combining; /* (UNICODE) combining class of each character */
     uint8_t *changing;  /* (UNICODE) 1: not inert */
-    /* Maps (code, 0) to the character's position in the list of all pairs, followed by the
-     * singles. */
+    /* Maps (code, 0) to the position of the character's decomposition in composed_pairs,
+     * separate_pairs and replaced_codes, counted through all three. */
     PairTable parts;
     PairTable whole; /* maps (first, second) to the character composed of them */
 };

@@ -153,7 +153,8 @@ static bool read_lines(const char *name, const char *text, size_t length, Tokeni
     return true;
 }
 
-/* Returns the token that two neighbouring parts of a token make together: its bytes [from, to). */
+/* Returns the id of the token whose bytes are bytes [from, to) of token `id`; INT32_MAX if there is
+ * none. */
 static int32_t joined_id(const Tokenizer *t, int32_t id, int64_t from, int64_t to)
 {
     int64_t w = word_table_find(&t->texts, t->bytes + t->start[id] + from, to - from);
@@ -213,7 +214,8 @@ bool tiktoken_parse_as(const char *name, const char *text, size_t length, Tokeni
     if (lines < N_BYTES || n_ids > MAX_VOCAB)
         return error_set(err, n, "%s has %lld tokens: a byte-level vocabulary has 256 to %d", name,
                          (long long)lines, (int)MAX_VOCAB);
-    if (n_ids == lines && n_specials > 0) n_ids++; /* a special id among the ranks adds one */
+    /* The special id is a gap among the ranks, which `lines` does not count. */
+    if (n_ids == lines && n_specials > 0) n_ids++;
     Tokenizer *t = vocabulary_create(n_ids, lines);
     t->rules = rules;
     t->rules.ignore_merges = true;

@@ -1,8 +1,8 @@
 /* tokenizer_rules.c -- reads and writes the rules by which a tokenizer.json turns text into
  * symbols; see tokenizer_rules.h.
  *
- * It is strict about everything that affects the ids of a text: anything that might be done
- * differently here is refused by name. */
+ * It is strict about everything that affects the ids of a text: if a file asks for anything that
+ * this program would do differently, that is an error, which names the key. */
 #include "data/tokenizer/tokenizer_rules.h"
 
 #include "model/core/check.h"
@@ -124,7 +124,9 @@ static bool read_split(const char *name, const cJSON *step, TokenizerRules *rule
                      name, regex);
 }
 
-/* Reads the last step, which turns bytes into characters. */
+/* Reads the last step of the pre_tokenizer, ByteLevel, which turns bytes into characters.
+ * `own_regex`: whether this step must also split the text, by GPT-2's pattern; otherwise it must
+ * not. */
 static bool read_byte_level(const char *name, const cJSON *step, bool own_regex, char *err,
                             size_t n)
 {

@@ -63,7 +63,8 @@ static CharClass classify(uint32_t c)
     return CLASS_SYMBOL;
 }
 
-enum { TABLED = 0x40000 }; /* code points with a class in the table */
+/* The table has the classes of the code points below this; all letters are below it. */
+enum { TABLED = 0x40000 };
 
 static void fill_class(uint8_t *class_of, const CodeRange *range, int count, CharClass kind)
 {

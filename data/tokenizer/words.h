@@ -25,7 +25,9 @@ bool split_by_name(const char *name, SplitPattern *pattern);
 /* Scans text by one pattern. */
 typedef struct {
     SplitPattern pattern;
-    uint8_t *class_of; /* (0x40000) class of each character of the planes that have letters */
+    /* (0x40000) class of each code point below 0x40000 (Unicode planes 0-3; the others have no
+     * letters) */
+    uint8_t *class_of;
 } Splitter;
 
 /* Creates the table of character classes, which makes splitting fast. It does not change

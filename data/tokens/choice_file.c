@@ -11,16 +11,18 @@
 
 enum {
     EXAMPLE_BEGIN = 65535,
-    EXAMPLE_WORDS = 5,     /* 65535, bytes, number, label, number of completions */
-    EXAMPLE_LEAST = 2 * 11 /* bytes of a context and two completions of one token each */
+    EXAMPLE_WORDS = 5, /* 65535, bytes, number, label, number of completions */
+    /* Bytes of the shortest example: these five words, a context and two completions of one token
+     * each. */
+    EXAMPLE_LEAST = 2 * 11
 };
 
 /* The state of reading the file. */
 typedef struct {
     ChoiceFile *file;
     int64_t vocab_size;
-    int64_t at, words; /* the next word, and the number of words */
-    int64_t end;       /* where the example ends */
+    int64_t at, words; /* index of the next word (uint16) in file->word; number of words */
+    int64_t end;       /* index of the word at which the current example ends */
     int64_t rows_reserved;
     char *err;
     size_t n;

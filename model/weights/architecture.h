@@ -36,9 +36,9 @@ typedef struct {
 const char *architecture_name(ArchitectureKind kind);
 
 /* Returns, as JSON text, this program's config for a run of the model with weights in `dtype` (f32,
- * bf16, f16 or f64). Only the data are missing. `tokenizer` is the path of the tokenizer, or NULL.
- * Learning rate and warmup are usual values for training that starts from given weights. The caller
- * frees the text. */
+ * bf16, f16 or f64). It is complete except that it names no training data. `tokenizer` is the path
+ * of the tokenizer, or NULL. Learning rate and warmup are usual values for training that starts
+ * from given weights. The caller frees the text. */
 char *architecture_config(const Architecture *a, DType dtype, const char *tokenizer);
 
 /* Sets *out to the architecture of a config's model. If no architecture computes the same, returns

@@ -25,7 +25,7 @@ typedef struct {
  * not have. */
 void weights_match(const WeightSource *source, const WeightMatch *match, int count);
 /* Prints a line for each tensor that is missing, has another shape than the parameter of this name,
- * or belongs to no parameter. After 40 lines, prints only the number of the rest. Dtypes are not
+ * or belongs to no parameter. After 40 lines, prints only how many more there are. Dtypes are not
  * compared. Returns the number of tensors that do not fit. */
 int weights_misfits(const WeightSource *source, const ParamTable *table, FILE *to);
 

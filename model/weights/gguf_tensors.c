@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The condition under which an architecture has a tensor (has). */
+/* The condition under which an architecture has a tensor; the function `has` evaluates it. */
 typedef enum {
     ALWAYS,
     GPT2,

@@ -19,7 +19,7 @@ typedef struct {
 
 enum { ROOT = 0, ABSENT = -1, MOST_REFUSALS = 12 };
 
-/* Adds an error about the value at this node; ABSENT: about the whole object. */
+/* Adds an error about the value at this node; ABSENT: about the whole file. */
 static void __attribute__((format(printf, 3, 4))) refuse(Reading *r, int node, const char *fmt, ...)
 {
     int line, column;
@@ -91,7 +91,7 @@ static const char *word(Reading *r, int parent, const char *key, const char *oth
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
-/* Widely used model types that this program would compute differently. */
+/* Widely used model types that this program would compute differently, and the difference. */
 static const char *const other_type[][2] = {
     {"mixtral", "experts"},
     {"qwen2_moe", "experts"},

@@ -7,8 +7,8 @@
 
 /* Reads the text of a config.json: models of the types gpt2, llama, mistral, qwen2 and qwen3, with
  * the keys of transformers up to version 4 and from version 5 on. Every feature that this program
- * would compute differently is refused by name. `path` is the file's name in messages. Returns
- * false and sets err to all errors, each with its line and column, joined by "; ". */
+ * would compute differently is an error that names it. `path` is the file's name in messages.
+ * Returns false and sets err to all errors, each with its line and column, joined by "; ". */
 bool hf_config_parse(Architecture *out, const char *path, const char *text, size_t bytes, char *err,
                      size_t n);
 

@@ -7,8 +7,8 @@
 #include <string.h>
 
 /* One row for each kind of tensor. Names are without the ending ".weight" or ".bias", and in a
- * block also without "block.7.", "transformer.h.7." or "model.layers.7.". NULL: the family has no
- * such tensor. */
+ * block also without "block.7.", "transformer.h.7." or "model.layers.7.". `gpt2` and `llama` are
+ * the names in files of GPT-2 and of Llama-like models; NULL: these models have no such tensor. */
 typedef struct {
     const char *ours;
     bool of_block;
@@ -99,7 +99,8 @@ bool hf_name_of(ArchitectureKind kind, const char *ours, HfPlace *out)
         if (theirs == NULL || rows[i].of_block != (p.block >= 0) ||
             strcmp(rows[i].ours, p.stem) != 0)
             continue;
-        /* The head is not part of the model to whose tensors the prefix is added. */
+        /* lm_head gets no prefix: in transformers, it is not part of the inner model ("transformer"
+         * or "model") that the prefix names. */
         const char *prefix = strcmp(theirs, "lm_head") == 0 ? ""
                              : is_gpt2(kind)                ? "transformer."
                                                             : "model.";

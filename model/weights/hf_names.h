@@ -21,7 +21,8 @@ typedef struct {
  * models have no tensor of this name. */
 bool hf_name_of(ArchitectureKind kind, const char *ours, HfPlace *out);
 
-/* One of our tensors that is stored in a tensor of Hugging Face's. */
+/* One of our tensors that is stored in a tensor of Hugging Face's; `part` and `transposed` as in
+ * HfPlace. */
 typedef struct {
     char name[sizeof((SourceTensor *)0)->name];
     int part;

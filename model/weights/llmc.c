@@ -139,7 +139,9 @@ void llmc_header_bytes(const LlmcHeader *header, unsigned char out[LLMC_HEADER_B
 static const struct {
     const char *name;
     int rows, cols;
-    int parts; /* tensors, from this one on, that are one in the file; 0: part of one above */
+    /* Number of our tensors, from this one on, that are one tensor in the file; 0: this one belongs
+     * to the tensor of an entry above. */
+    int parts;
 } kinds[] = {
     {"attn.norm.weight", 1, 0, 1},
     {"attn.norm.bias", 1, 0, 1},

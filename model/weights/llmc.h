@@ -3,7 +3,8 @@
  * A file is a header of 256 little-endian int32 and the weights of a GPT-2, all in one type: f32
  * (version 3) or bf16 (version 5). The header has the magic number 20240326, the version, the
  * context length, the vocabulary size, the numbers of layers, heads and channels, and the padded
- * vocabulary size; the rest is zero. The weights follow by kind, each kind for all layers. */
+ * vocabulary size; the rest is zero. The weights follow, grouped by kind of tensor: each kind is
+ * stored for all layers before the next kind. */
 #ifndef MODEL_WEIGHTS_LLMC_H
 #define MODEL_WEIGHTS_LLMC_H
 

@@ -53,7 +53,7 @@ bool sink_tensor(WeightSink *sink, WeightSource *source, int index, DType to, in
 {
     const SourceTensor *t = &source->tensor[index];
     int64_t row = source_row_bytes(t), cols = row / (int64_t)dtype_size(t->dtype);
-    /* A window has whole heads, if rows belong to heads. */
+    /* If `head` is given, a window consists of whole heads, so that each can be interleaved. */
     int64_t least = head > 0 ? head : 1, window = WINDOW_BYTES / row / least * least;
     if (window < least) window = least;
     CHECK(head == 0 || (head % 2 == 0 && t->dim[0] % head == 0), "%s: heads of %lld rows", t->name,

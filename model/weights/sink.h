@@ -1,6 +1,6 @@
-/* sink.h -- WeightSink: writes weights of a source to a file of another program, in windows of a
- * few MiB, converted to another type on the way. The file is replaced atomically: its path does not
- * change until sink_close. */
+/* sink.h -- WeightSink: writes weights of a source to a file of another program, in windows (groups
+ * of rows) of a few MiB, converted to another type on the way. The file is replaced atomically: its
+ * path does not change until sink_close. */
 #ifndef MODEL_WEIGHTS_SINK_H
 #define MODEL_WEIGHTS_SINK_H
 

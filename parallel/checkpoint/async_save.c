@@ -21,14 +21,16 @@ typedef enum { PHASE_NONE, PHASE_COPYING, PHASE_WRITING, PHASE_COMMITTING } Phas
 struct AsyncSave {
     CheckpointIo *io;
     Snapshot snapshot;
-    bool on_device;      /* a single rank, whose device copies to the snapshot */
-    Event ready, copied; /* only with on_device; ready: the tensors are final; copied: they are in
-                            the snapshot */
-    bool writes;         /* this rank has a thread */
+    /* true: there is only one rank, and its device itself copies the tensors to the snapshot. */
+    bool on_device;
+    /* Used only if on_device. ready: all work that was enqueued before the copies has ended, so the
+     * tensors are final; copied: they are in the snapshot. */
+    Event ready, copied;
+    bool writes; /* true: this rank writes files, so it has a thread */
     WriterThread thread;
 
     /* The pending save. While the thread has a job, only the job uses the fields from here to the
-     * line of dashes. */
+     * line of dashes below. */
     Phase phase;
     Save save;
     CheckpointHook hook;
@@ -36,7 +38,7 @@ struct AsyncSave {
     bool good;
     double seconds;     /* time that the job took */
     double ended;       /* time at which the job ended */
-    char pruning[1024]; /* why old checkpoints could not be removed; "": they were */
+    char pruning[1024]; /* why old checkpoints could not be removed; "": nothing has failed */
     char err[2048];
     /* ---- */
     bool drops;
@@ -151,8 +153,8 @@ static bool prepare(AsyncSave *a)
     return begin.good;
 }
 
-/* Fills the snapshot. If a single rank's device copies, it does so after all work that is enqueued
- * so far and before all later work; the host does not wait. */
+/* Fills the snapshot. If a->on_device, the device makes the copies after all work that is enqueued
+ * so far and before all later work, and the host does not wait for them. */
 static void take_snapshot(AsyncSave *a, const StepState *on_device)
 {
     Device *dev = a->io->device;
@@ -188,7 +190,8 @@ static void keep_contents(AsyncSave *a, const AsyncRequest *r)
     a->contents.slots = a->slots;
 }
 
-/* Clears the record of the save, whose files are committed or removed. */
+/* Frees what `a` holds for the pending save, whose files have been committed or removed; after
+ * this, no save is pending. */
 static void forget(AsyncSave *a)
 {
     save_end(&a->save);

@@ -1,11 +1,11 @@
 /* async_save.h -- an asynchronous save: training continues while its files are written.
  *
- * It has three parts. First all ranks take a snapshot: each writer copies what it will write to
- * host memory. If there is a single rank, its device makes this copy while the host continues. Then
- * each writer's thread writes and syncs its files. Finally rank 0's thread commits the save by the
- * same steps as checkpoint_write, and removes old checkpoints. The threads only do file work. Only
- * the ranks' main threads communicate; they follow the progress of the save in async_save_advance.
- */
+ * It has three parts. First all ranks take a snapshot: each writer (a rank that writes files)
+ * copies to host memory the data that it will write. If there is a single rank, its device makes
+ * this copy while the host continues. Then each writer's thread writes and syncs its files. Finally
+ * rank 0's thread commits the save by the same steps as checkpoint_write, and removes old
+ * checkpoints. The threads only do file work. Only the ranks' main threads communicate; they follow
+ * the progress of the save in async_save_advance. */
 #ifndef PARALLEL_CHECKPOINT_ASYNC_SAVE_H
 #define PARALLEL_CHECKPOINT_ASYNC_SAVE_H
 

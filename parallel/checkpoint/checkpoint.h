@@ -44,7 +44,7 @@ typedef struct {
     GridPlace grid;                             /* sizes of the grid's axes; all 0: one rank */
     int zero_stage;
     int writers; /* number of writers wanted, at most one per rank; 0 means 1 */
-    bool trial;  /* writes everything, and removes it instead of committing it */
+    bool trial;  /* true: the save writes everything, and removes it instead of committing it */
 } CheckpointContents;
 
 /* Size of the staging buffer below in bytes. Tensors are written and read in windows of at most
@@ -63,7 +63,7 @@ typedef struct {
      * caller sets it. */
     int64_t keep_every;
     Event copied; /* recorded after the last copy from or to the staging buffer */
-    bool copying; /* nobody has waited for that event yet */
+    bool copying; /* true: nobody has waited for `copied` yet */
 } CheckpointIo;
 
 /* Allocates the staging buffer, page-locked if there is a device (`device` may be NULL). Call it
@@ -149,8 +149,8 @@ enum { CHECKPOINT_OPEN_FILES = 8 };
 int checkpoint_list(const char *run, int64_t **steps, char *err, size_t n);
 /* Returns "RUN/checkpoints/step_00000123" for step 123; the caller frees it. */
 char *checkpoint_path(const char *run, int64_t step);
-/* Returns whether nothing exists at `path` any more. If `path` is from checkpoint_list, another
- * process that is still training has pruned the checkpoint since then, which does not mean
+/* Returns whether nothing exists at `path` any more. If checkpoint_list returned this step and it
+ * no longer exists, another process, which is still training, has pruned it since: that is no
  * damage. */
 bool checkpoint_gone(const char *path);
 /* Returns false and sets `err` if `path`, a step's folder in RUN/checkpoints, is a symbolic link:

@@ -7,7 +7,8 @@
 
 #include <stdlib.h>
 
-/* One extent in the form in which it is sent to a writer; `tensor` is its number in the file. */
+/* One extent in the form in which it is sent to a writer; `tensor` is the number of its tensor in
+ * the file. */
 typedef struct {
     int64_t tensor, from, count, first, cols, whole_cols;
 } Sent;
@@ -16,10 +17,12 @@ enum { SENT_WORDS = sizeof(Sent) / sizeof(int64_t) };
 /* The extents of all ranks for one file, ordered by rank. */
 typedef struct {
     Sent *all;
-    int64_t *count, total, room; /* number of extents of each rank; of all ranks; allocated */
+    /* count[rank]: number of the rank's extents; total: of all ranks; room: how many `all` has room
+     * for. */
+    int64_t *count, total, room;
 } Extents;
 
-/* Returns the piece of the file's tensor number i. */
+/* Returns this rank's piece of tensor number i of the file. */
 static const Piece *piece_of(const CheckpointContents *contents, const Layout *l, int file, int i)
 {
     return contents_piece(contents, l->piece[l->file[file].first + i]);

@@ -3,8 +3,9 @@
  *
  * A piece is this rank's part of a tensor, and a stretch is a range of consecutive elements of it
  * (pieces.h). A tensor is processed in windows: ranges of its elements that fit into the staging
- * buffer. A save uses windows that fit into half of it. The other half receives data from other
- * ranks, and then the next window's data from the device, while this window is written. */
+ * buffer. A save uses windows that fit into half of it, so that one half can hold the current
+ * window. The other half first receives data that other ranks send for this window. Then, while
+ * this window is written or sent, the device copies the data of the next window there. */
 #ifndef PARALLEL_CHECKPOINT_IO_H
 #define PARALLEL_CHECKPOINT_IO_H
 

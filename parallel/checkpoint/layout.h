@@ -1,9 +1,10 @@
 /* layout.h -- decides which file of a checkpoint holds which tensor, and which rank writes that
  * file. Each rank computes this on its own, with the same result. Private to parallel/checkpoint.
  *
- * The weights, and likewise the slots, are distributed over as many files as there are writers, in
- * the order in which the caller lists them. Tensors are not cut, so files have sizes as equal as
- * whole tensors allow. If there are fewer tensors than writers, there are fewer files. */
+ * The weights, and likewise the slots (optimizer states), are distributed over as many files as
+ * there are writers, in the order in which the caller lists them. Tensors are not cut, so files
+ * have sizes as equal as whole tensors allow. If there are fewer tensors than writers, there are
+ * fewer files. */
 #ifndef PARALLEL_CHECKPOINT_LAYOUT_H
 #define PARALLEL_CHECKPOINT_LAYOUT_H
 

@@ -120,7 +120,8 @@ static void print_fields(FILE *to, const char *key, const void *values, const Ma
     fputs("},\n", to);
 }
 
-/* Prints the losses with which later ones are compared, in the order of the array. */
+/* Prints the last losses (s->losses), with which the losses of later steps are compared, in the
+ * order of the array. */
 static void print_losses(FILE *to, const StepState *s)
 {
     fputs("\"losses\": [", to);

@@ -25,8 +25,8 @@
 #define MANIFEST_CHUNK_BYTES ((int64_t)16 << 20)
 #define SAVE_ID_DIGITS       16
 
-/* The two parts of a checkpoint. Each has as many files as it has writers. The files of the weights
- * are written before those of the slots. */
+/* The two parts of a checkpoint: weights, and slots (optimizer states). Each has as many files as
+ * it has writers. The files of the weights are written before those of the slots. */
 typedef enum { CHECKPOINT_WEIGHTS, CHECKPOINT_SLOTS, CHECKPOINT_PARTS } CheckpointPart;
 enum { CHECKPOINT_MAX_WRITERS = 64, CHECKPOINT_FILE_NAME = 48 };
 /* Writes the name of file number `file` of a part that has `files` files, as Hugging Face's loaders

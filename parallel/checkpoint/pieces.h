@@ -1,5 +1,6 @@
 /* pieces.h -- describes a rank's part of a tensor that is saved or read. However many ranks share a
- * tensor, each has at most one extent of it. In a file the tensor is whole. */
+ * tensor, each has at most one extent of it (consecutive elements of the rank's part:
+ * model/param/extents.h). In a file the tensor is whole. */
 #ifndef PARALLEL_CHECKPOINT_PIECES_H
 #define PARALLEL_CHECKPOINT_PIECES_H
 
@@ -8,7 +9,7 @@
 
 /* One tensor of a checkpoint in its logical shape, without padding, and this rank's part of it. All
  * ranks list the same tensors in the same order; a rank that has no part of a tensor has an extent
- * with count 0. Slots are named PARAMETER.SLOT. */
+ * with count 0. Optimizer states, called slots, are named PARAMETER.SLOT. */
 typedef struct {
     const char *name;
     DType dtype;

@@ -11,8 +11,8 @@
  *   4. Rename the temporary folder to step_N: from now on it is a checkpoint. Crash: the disk has
  *      either the old name or the new one, and the content is complete under both.
  *   5. fsync RUN/checkpoints and RUN: from now on the checkpoint also survives a power failure.
- * Rank 0 does everything except for the other writers' files. After each of these phases the ranks
- * agree on whether it succeeded. */
+ * Rank 0 does everything except for the other writers' files. The ranks agree on whether all went
+ * well after the temporary folder is made, after all writers' files are synced, and at the end. */
 #include "parallel/checkpoint/checkpoint.h"
 
 #include "model/core/check.h"

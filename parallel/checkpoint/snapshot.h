@@ -9,7 +9,7 @@ typedef struct {
     Device *device; /* NULL: the memory is not page-locked */
     char *memory;
     size_t bytes;
-    size_t slots_at;  /* offset of the slots, which come after the weights */
+    size_t slots_at;  /* offset of the slots (optimizer states), which come after the weights */
     StepState *state; /* at the end of the memory */
 } Snapshot;
 

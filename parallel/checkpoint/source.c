@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct {
-    WeightSource source; /* must come first */
+    WeightSource source; /* must come first: a WeightSource is this struct */
     Checkpoint *checkpoint;
     const ManifestTensor **held; /* for each tensor of the source: the manifest's tensor */
     /* The chunk in memory, if there is one: its tensor (-1: none) and its number. */

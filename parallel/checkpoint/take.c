@@ -11,7 +11,8 @@
 
 /* ---- names and shapes ------------------------------------------------------------------------ */
 
-/* The tables whose last rows may be left out, by their names in the model. */
+/* Which last rows of a weight may be left out: none, those of token ids, or those of positions. The
+ * weight's name in the model determines it. */
 typedef enum { ROWS_FIXED, ROWS_TOKENS, ROWS_POSITIONS } RowKind;
 
 static RowKind row_kind(const char *name)
@@ -20,7 +21,8 @@ static RowKind row_kind(const char *name)
     return strcmp(name, "position.weight") == 0 ? ROWS_POSITIONS : ROWS_FIXED;
 }
 
-/* How a tensor of the source fits a weight of the run. */
+/* How a tensor of the source fits a weight of the run. FIT_CUT: it fits if its last rows are left
+ * out. */
 typedef enum { FIT_EQUAL, FIT_CUT, FIT_NOT } Fit;
 
 static Fit fit_of(const SourceTensor *t, const Piece *w, bool same_ids)
@@ -32,8 +34,8 @@ static Fit fit_of(const SourceTensor *t, const Piece *w, bool same_ids)
     return may && t->dim[0] > w->dim[0] ? FIT_CUT : FIT_NOT;
 }
 
-/* A comparison of a source with a run's weights, and the misfits found so far. Only the first MOST
- * are named, so the message stays readable. */
+/* A comparison of a source with a run's weights, and the number of misfits (tensors that do not
+ * fit) found so far. Only the first MOST are named, so the message stays readable. */
 enum { MOST = 12 };
 typedef struct {
     Take *take;

@@ -16,13 +16,15 @@
 
 enum { VOCABULARY = 300 };
 
-/* Two examples: three completions of a context of two tokens, two of a context of one. */
+/* Two examples: a context of two tokens with three completions, and a context of one token with
+ * two. Their sizes in bytes are 0 here and are filled in by `stream`. */
 static const uint16_t examples[] = {65535, 0, 0, 2, 3, 2, 10, 11, 1, 20, 2, 21, 22, 1, 299,
                                     65535, 0, 1, 0, 2, 1, 7,  4,  1, 2,  3, 4,  1,  8};
 static const int32_t first_tokens[] = {10, 11, 21, 0, 0, 0},
                      first_targets[] = {-1, 21, 22, -1, -1, -1};
 
-/* Writes the examples with the number of their bytes; returns how many words they have. */
+/* Writes the examples to `out`, with their sizes in bytes filled in; returns the number of
+ * words. */
 static int64_t stream(uint16_t *out)
 {
     enum { FIRST = 15, WORDS = sizeof examples / sizeof *examples };
@@ -32,7 +34,7 @@ static int64_t stream(uint16_t *out)
     return WORDS;
 }
 
-/* Returns the bytes of the file. */
+/* Returns the bytes of a valid file with these examples; the caller frees them. */
 static uint8_t *valid(size_t *size)
 {
     uint16_t word[64];
@@ -79,7 +81,7 @@ static void test_a_valid_file_gives_the_expected_examples_and_sequences(void **s
     choice_file_close(&f);
 }
 
-static void test_a_long_context_loses_its_first_tokens(void **state)
+static void test_a_context_that_is_too_long_loses_its_first_tokens(void **state)
 {
     (void)state;
     ChoiceFile f;
@@ -108,7 +110,8 @@ static void test_the_completion_with_the_lowest_loss_per_token_is_chosen(void **
     (void)state;
     ChoiceFile f;
     open_valid(&f);
-    /* The first example is right (row 2) by both; the second (row 3, 4 tokens) per token alone. */
+    /* The right completion of the first example (row 2) has the lowest loss by both measures; that
+     * of the second (row 3, 4 tokens) has it per token only. */
     double nats[] = {3, 7, 2.5, 4, 3};
     ChoiceScore s = choice_file_score(&f, nats);
     assert_int_equal(s.right, 2);
@@ -140,9 +143,9 @@ static void test_a_truncated_file_is_refused(void **state)
     free(bytes);
 }
 
-/* A flipped bit is refused, except in the words that the format does not use. In the examples only
- * a token may become another one. */
-static void test_a_flipped_bit_is_refused_or_gives_a_valid_file(void **state)
+/* A flipped bit is refused, except in the words that the format does not use. In the examples, it
+ * is accepted only if a token or a label becomes another valid one. */
+static void test_a_file_with_a_flipped_bit_is_refused_or_still_valid(void **state)
 {
     (void)state;
     size_t size;
@@ -161,7 +164,7 @@ static void test_a_flipped_bit_is_refused_or_gives_a_valid_file(void **state)
     free(bytes);
 }
 
-/* A change of one word, and what the message says. */
+/* A change of one word of the examples, and a part of the error message. */
 static const struct {
     int at;
     uint16_t value;
@@ -182,7 +185,7 @@ static const struct {
     {6, 65535, "token 65535 at byte 1036"},
 };
 
-static void test_errors_give_the_offset_of_the_mistake(void **state)
+static void test_errors_name_the_byte_offset_of_the_damage(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
@@ -205,7 +208,7 @@ static void test_errors_give_the_offset_of_the_mistake(void **state)
     free(bytes);
 }
 
-static void test_mutated_files_are_read_or_refused(void **state)
+static void test_mutated_choice_files_are_read_or_refused_without_a_crash(void **state)
 {
     (void)state;
     size_t size;
@@ -228,12 +231,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_valid_file_gives_the_expected_examples_and_sequences),
-        cmocka_unit_test(test_a_long_context_loses_its_first_tokens),
+        cmocka_unit_test(test_a_context_that_is_too_long_loses_its_first_tokens),
         cmocka_unit_test(test_the_completion_with_the_lowest_loss_per_token_is_chosen),
         cmocka_unit_test(test_a_truncated_file_is_refused),
-        cmocka_unit_test(test_a_flipped_bit_is_refused_or_gives_a_valid_file),
-        cmocka_unit_test(test_errors_give_the_offset_of_the_mistake),
-        cmocka_unit_test(test_mutated_files_are_read_or_refused),
+        cmocka_unit_test(test_a_file_with_a_flipped_bit_is_refused_or_still_valid),
+        cmocka_unit_test(test_errors_name_the_byte_offset_of_the_damage),
+        cmocka_unit_test(test_mutated_choice_files_are_read_or_refused_without_a_crash),
     };
     return cmocka_run_group_tests_name("choice_file", tests, NULL, NULL);
 }

@@ -294,8 +294,8 @@ static void test_a_corpus_program_that_exceeds_its_limits_is_killed(void **state
 
 /* ---- identity of data ------------------------------------------------------------------------ */
 
-/* Returns the identity of one shard with 200000 tokens, of which token `at` is changed; -1:
- * none. */
+/* Returns the identity of one shard with 200000 tokens, of which token `at` is changed (-1: none
+ * is). `whole`: the shard counts as prepared from text, so all its bytes are hashed. */
 static char *identity_with(const char *folder, bool whole, int64_t at)
 {
     char err[512];

@@ -116,7 +116,7 @@ static void check_split(const char *folder, char *path, double fraction, int who
     free(cache);
 }
 
-static void test_the_split_falls_on_the_end_of_a_document_or_cuts_the_last(void **state)
+static void test_training_ends_with_a_whole_document_or_inside_the_last_one(void **state)
 {
     (void)state;
     char *folder = folder_new(), *path = text_file(folder);
@@ -132,7 +132,7 @@ static void test_the_split_falls_on_the_end_of_a_document_or_cuts_the_last(void 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_split_falls_on_the_end_of_a_document_or_cuts_the_last),
+        cmocka_unit_test(test_training_ends_with_a_whole_document_or_inside_the_last_one),
     };
     return cmocka_run_group_tests_name("documents", tests, NULL, NULL);
 }

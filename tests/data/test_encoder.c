@@ -15,8 +15,8 @@
  * last ones occur again later. */
 enum { DISTINCT = 540000, AGAIN = 10000, ALL = DISTINCT + 2 * AGAIN, FEW = 10000 };
 
-/* Writes word `i`: a space and `size` - 1 letters, six of which make the words distinct. It is i in
- * base 26, with digits mixed so that consecutive words have little in common. */
+/* Writes word `i`: a space and `size` - 1 letters, six of which make the words distinct: they are
+ * the digits of i in base 26, mixed so that consecutive words have little in common. */
 static void distinct_word(char *to, int64_t i, int size)
 {
     to[0] = ' ';
@@ -26,8 +26,8 @@ static void distinct_word(char *to, int64_t i, int size)
     }
 }
 
-/* One encoder over all words of so many bytes must give the same ids as many small encoders that
- * each see a few words. */
+/* One encoder over all words of `size` bytes must give the same ids as many fresh encoders that
+ * each see a few of these words. */
 static void check_overflow(const Tokenizer *t, int size)
 {
     char *text = must_alloc((size_t)size * ALL);
@@ -67,7 +67,7 @@ static Tokenizer *of_prose(void)
     return t;
 }
 
-/* Short words have a cache of their own. */
+/* Short words (up to 15 bytes) have a cache of their own, so both caches are tested. */
 static void test_ids_stay_the_same_when_the_word_cache_overflows(void **state)
 {
     (void)state;

@@ -29,8 +29,8 @@ static Tokenizer *train(const char *text, int64_t vocab)
 
 /* ---- against a naive loop -------------------------------------------------------------------- */
 
-/* Merges the pair of the lowest rank, the leftmost of them, until there is none. Returns the number
- * of ids that are left. */
+/* Repeatedly merges the pair with the lowest rank, and of several such pairs the leftmost, until no
+ * pair can be merged. Returns the number of ids that are left. */
 static int64_t merge_naively(const Tokenizer *t, int32_t *id, int64_t count)
 {
     for (;;) {
@@ -144,8 +144,9 @@ static Tokenizer *drawn_tokenizer(uint64_t stream)
 }
 
 /* In files, a merge may come before the merges of its parts: then a merge makes pairs of a lower
- * rank than its own, which come next. And pairs of equal tokens may be made out of order. */
-static void test_merges_in_any_order_are_applied_by_rank_from_left_to_right(void **state)
+ * rank than its own, which must be merged next. And the pairs of the same two tokens may arise in
+ * another order than from left to right. */
+static void test_merges_listed_before_those_of_their_parts_match_a_naive_loop(void **state)
 {
     (void)state;
     for (uint64_t stream = 100; stream < 160; stream++) {
@@ -170,8 +171,8 @@ static void test_merges_in_any_order_are_applied_by_rank_from_left_to_right(void
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-/* Returns a text of about four megabytes, with documents of very different sizes. A long one is a
- * single word, so that a part of the text ends where it ends. */
+/* Returns a text of about four megabytes, with documents of very different sizes. One of the long
+ * ones is a single word, so that a part of the text can only end where this document ends. */
 static Text long_text(void)
 {
     Text text = {0};
@@ -189,7 +190,7 @@ static Text long_text(void)
     return text;
 }
 
-static void test_training_on_threads_gives_the_tokenizer_of_one_thread(void **state)
+static void test_training_on_several_threads_gives_the_same_tokenizer_as_on_one(void **state)
 {
     (void)state;
     Text text = long_text();
@@ -212,7 +213,8 @@ static void test_training_on_threads_gives_the_tokenizer_of_one_thread(void **st
     text_free(&text);
 }
 
-/* Writes the shards of both ranges on so many threads, and compares them with the ids. */
+/* Writes the shards of both ranges on `threads` threads, and compares them with the ids in
+ * `want`. */
 static void check_shards(int threads, const Tokenizer *t, const TextRange range[SPLITS],
                          const TokenBuffer want[SPLITS])
 {
@@ -267,7 +269,7 @@ static void test_shards_do_not_depend_on_the_number_of_threads(void **state)
     Tokenizer *t;
     assert_true(tokenizer_learn(&r, &t, NULL, err, sizeof err));
     int64_t cut = text.document_end[text.n_documents / 2] + 100;
-    assert_true(cut > 1 << 20); /* less text is done by one thread */
+    assert_true(cut > 1 << 20); /* less text would be encoded on a single thread */
     const TextRange range[SPLITS] = {[SPLIT_TRAIN] = {.text = &text, .to = cut},
                                      [SPLIT_VAL] = {.text = &text, .from = cut, .to = text.size}};
     /* without and with a token before each document */
@@ -301,9 +303,9 @@ static double seconds_for(const Tokenizer *t, const char *text, int64_t size)
     return least;
 }
 
-/* A loop that is quadratic would take minutes. The bound is wide, because tests share the machine;
- * it is for a hundred times the time that prose takes. */
-static void test_a_megabyte_without_word_borders_takes_about_as_long_as_prose(void **state)
+/* A quadratic loop would take minutes. The bound is a hundred times the time that as much prose
+ * takes; it is so wide because other tests run on the machine at the same time. */
+static void test_encoding_a_megabyte_without_word_borders_is_not_quadratic(void **state)
 {
     (void)state;
     enum { N = 1 << 20 };
@@ -329,10 +331,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_long_words_are_merged_as_by_a_naive_loop),
-        cmocka_unit_test(test_merges_in_any_order_are_applied_by_rank_from_left_to_right),
-        cmocka_unit_test(test_training_on_threads_gives_the_tokenizer_of_one_thread),
+        cmocka_unit_test(test_merges_listed_before_those_of_their_parts_match_a_naive_loop),
+        cmocka_unit_test(test_training_on_several_threads_gives_the_same_tokenizer_as_on_one),
         cmocka_unit_test(test_shards_do_not_depend_on_the_number_of_threads),
-        cmocka_unit_test(test_a_megabyte_without_word_borders_takes_about_as_long_as_prose),
+        cmocka_unit_test(test_encoding_a_megabyte_without_word_borders_is_not_quadratic),
     };
     return cmocka_run_group_tests_name("merger", tests, NULL, NULL);
 }

@@ -118,7 +118,8 @@ static void test_prepared_tokens_are_reused_only_if_nothing_changed(void **state
     assert_true(was_cached(&f));
     assert_int_equal(count_folders(&f), 5);
     data_close(&d);
-    /* A size that a tokenizer reached under a limit gives the same one, but not the reverse. */
+    /* If vocab_size is exactly the size that a tokenizer reached under a limit, the tokens of that
+     * tokenizer are found. The reverse is not the case. */
     f.config.data.tokenizer = NULL;
     f.config.data.tokenizer_vocab_at_most = true;
     assert_false(was_cached(&f));
@@ -216,7 +217,8 @@ static void test_opening_bad_data_gives_an_error_message_and_exit_code(void **st
     check_open_fails(&f, EXIT_CONFIG,
                      "short.txt: a tokenizer cannot be trained: the text has pairs");
     check_open_fails(&f, EXIT_CONFIG, "; write --set data.tokenizer_vocab_size=2");
-    /* A limit is lowered instead; the folder of an exact size is another one. */
+    /* As an upper limit, the same size gives a smaller tokenizer. The folder made for it is not
+     * used for the exact size. */
     f.config.data.tokenizer_vocab_at_most = true;
     check_open_fails(&f, EXIT_CONFIG, "short.txt: the training text has 16 tokens");
     f.config.data.tokenizer_vocab_at_most = false;

@@ -77,7 +77,8 @@ static void the_error_about_a_file_that_is_not_text_says_what_kind_it_is(void **
     REFUSED("a.txt", "caf\xE9 d", ": byte 3 (0xe9) is not valid UTF-8");
 }
 
-/* A process may open its own memory, but has none at address 0. */
+/* A process may open its own memory as a file, but reading it fails: there is no memory at address
+ * 0. */
 static void a_file_that_fails_while_it_is_read_is_refused(void **state)
 {
     (void)state;
@@ -155,7 +156,7 @@ static void compressed_files_are_decompressed_and_must_be_complete(void **state)
     }
 }
 
-/* As gunzip does. */
+/* gunzip ignores them, too. */
 static void zeros_after_a_gzip_member_are_ignored(void **state)
 {
     (void)state;
@@ -182,7 +183,7 @@ static void zeros_after_a_gzip_member_are_ignored(void **state)
     folder_drop(folder);
 }
 
-static void the_error_about_a_compressed_file_without_its_library_names_the_kind(void **state)
+static void the_error_about_a_missing_library_names_the_compression(void **state)
 {
     (void)state;
     char err[512];
@@ -229,7 +230,7 @@ static void a_folder_gives_all_files_in_it_in_the_order_of_their_names(void **st
 
 #define LINES(...) text_add_file(&t, "a.jsonl", lines, strlen(lines), __VA_ARGS__, err, sizeof err)
 
-static void bad_lines_are_refused_with_advice_or_counted_and_skipped(void **state)
+static void bad_json_lines_are_refused_unless_skip_bad_lines_is_set(void **state)
 {
     (void)state;
     static const char lines[] = "{\"id\": 7, \"body\": \"one\", \"t\": \"x\"}\nno\n\n{\"id\": 8}\n";
@@ -277,7 +278,7 @@ static void keys_in_suggested_commands_are_quoted_for_the_shell(void **state)
     check_line("a.jsonl", "{\"a\\nb\":\"x\"}", NO_TEXT("\"a?b\""));
 }
 
-static void the_error_about_a_json_document_says_that_it_is_one(void **state)
+static void the_error_about_a_single_json_document_says_how_to_convert_it(void **state)
 {
     (void)state;
 #define DOCUMENT(place)                                                                            \
@@ -356,11 +357,11 @@ int main(void)
         cmocka_unit_test(compressed_bytes_are_checked_like_uncompressed_ones),
         cmocka_unit_test(zeros_after_a_gzip_member_are_ignored),
         cmocka_unit_test(keys_in_suggested_commands_are_quoted_for_the_shell),
-        cmocka_unit_test(the_error_about_a_json_document_says_that_it_is_one),
+        cmocka_unit_test(the_error_about_a_single_json_document_says_how_to_convert_it),
         cmocka_unit_test(compressed_files_are_decompressed_and_must_be_complete),
-        cmocka_unit_test(the_error_about_a_compressed_file_without_its_library_names_the_kind),
+        cmocka_unit_test(the_error_about_a_missing_library_names_the_compression),
         cmocka_unit_test(a_folder_gives_all_files_in_it_in_the_order_of_their_names),
-        cmocka_unit_test(bad_lines_are_refused_with_advice_or_counted_and_skipped),
+        cmocka_unit_test(bad_json_lines_are_refused_unless_skip_bad_lines_is_set),
         cmocka_unit_test(changed_line_ends_and_dropped_byte_order_marks_are_counted),
         cmocka_unit_test(a_text_longer_than_the_memory_limit_is_kept_in_a_file),
     };

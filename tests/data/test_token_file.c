@@ -32,7 +32,7 @@ static void check_tokens(const TokenSet *s, int64_t first, int64_t n, int64_t mo
     free(ids);
 }
 
-static void test_written_shards_of_both_versions_read_back_unchanged(void **state)
+static void test_written_shards_of_both_versions_are_read_back_unchanged(void **state)
 {
     (void)state;
     static const int64_t vocab[] = {65536, 65537, 300};
@@ -189,7 +189,7 @@ static void test_opening_a_missing_shard_names_it_in_the_error(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_written_shards_of_both_versions_read_back_unchanged),
+    cmocka_unit_test(test_written_shards_of_both_versions_are_read_back_unchanged),
     cmocka_unit_test(test_reading_continues_across_shard_files),
     cmocka_unit_test(test_shards_with_damaged_headers_are_refused),
     cmocka_unit_test(test_bug_49_a_token_id_outside_the_vocabulary_is_refused),

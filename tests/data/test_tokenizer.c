@@ -215,7 +215,7 @@ static void test_training_reports_the_largest_possible_vocabulary(void **state)
     tokenizer_free(t);
 }
 
-/* A vocabulary that is a limit ends with the last pair that occurs twice. */
+/* With an upper limit, the last merge is that of the last pair that occurs at least twice. */
 static void test_training_up_to_a_limit_ends_before_pairs_that_occur_once(void **state)
 {
     (void)state;
@@ -298,7 +298,7 @@ static void test_decoding_gives_back_any_encoded_bytes(void **state)
     tokenizer_free(t);
 }
 
-static void test_cached_words_get_the_same_ids(void **state)
+static void test_encoding_a_text_again_from_the_word_cache_gives_the_same_ids(void **state)
 {
     (void)state;
     char *text = drawn_text(8, 3000);
@@ -320,7 +320,7 @@ static void test_encoding_in_parts_gives_the_same_ids_as_encoding_at_once(void *
     (void)state;
     char *text = drawn_text(9, 2000);
     int64_t size = (int64_t)strlen(text);
-    for (int64_t i = 40; i < size; i += 97) /* where a word's end depends on what follows */
+    for (int64_t i = 40; i < size; i += 97) /* white space, whose split depends on what follows */
         memset(text + i, "  \n "[i % 4], (size_t)(i % 3 + 1));
     Tokenizer *t = train(text, 300);
     TokenBuffer whole = encode(t, text, size);
@@ -388,7 +388,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_training_up_to_a_limit_ends_before_pairs_that_occur_once),
     cmocka_unit_test(test_encoding_gives_the_same_ids_as_naive_encoding),
     cmocka_unit_test(test_decoding_gives_back_any_encoded_bytes),
-    cmocka_unit_test(test_cached_words_get_the_same_ids),
+    cmocka_unit_test(test_encoding_a_text_again_from_the_word_cache_gives_the_same_ids),
     cmocka_unit_test(test_encoding_in_parts_gives_the_same_ids_as_encoding_at_once),
     cmocka_unit_test(test_a_word_of_a_million_letters_is_encoded_and_decoded),
     cmocka_unit_test(test_text_is_never_encoded_as_a_special_token),

@@ -77,7 +77,7 @@ static void write_text(const char *folder, const char *name, const char *text)
 }
 
 /* A folder is read by its tokenizer.json; without one, by the files of GPT-2 under either name. */
-static void test_a_folder_gives_the_tokenizer_whose_files_it_has(void **state)
+static void test_a_folder_is_read_by_its_tokenizer_json_or_else_gpt2s_files(void **state)
 {
     (void)state;
     char *json = small_json(), *folder = folder_new(), err[512];
@@ -191,8 +191,8 @@ static void test_tokenizer_files_that_would_encode_differently_are_refused(void 
 #define NAMED(name)    "{\"SpecialToken\": {\"id\": \"" name "\", \"type_id\": 0}}"
 #define IDS(name, ids) "\"" name "\": {\"id\": \"" name "\", \"ids\": [" ids "], \"tokens\": []}"
 
-/* The template is followed for what comes before a text; prompts get it, and it is kept in files.
- */
+/* The template of post_processor determines the token before a text: prompts begin with it, and
+ * files that are written keep it. */
 static void test_the_token_before_a_text_is_taken_from_the_post_processor(void **state)
 {
     static const char level[] = "{\"type\": \"ByteLevel\", \"trim_offsets\": false}";
@@ -269,7 +269,7 @@ static void test_a_post_processor_that_is_not_supported_is_refused(void **state)
         free(text);
         free(post);
     }
-    /* an id between others that no token has */
+    /* id 262 is below the largest id, 263, but no token has it */
     char *moved = replaced(json, "\"id\": 261", "\"id\": 263");
     char *again = replaced(moved, "<|endoftext|>\": 261", "<|endoftext|>\": 263");
     char *text =
@@ -318,8 +318,6 @@ static void test_special_tokens_that_are_not_text_are_refused(void **state)
     free(json);
 }
 
-/* ---- GPT-2's vocabulary, if this machine has it ---------------------------------------------- */
-
 /* ---- damaged and malicious files ------------------------------------------------------------- */
 
 static void test_mutated_tokenizer_files_are_accepted_or_refused_without_a_crash(void **state)
@@ -335,7 +333,7 @@ static void test_mutated_tokenizer_files_are_accepted_or_refused_without_a_crash
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_a_saved_tokenizer_json_loads_as_the_same_tokenizer),
-    cmocka_unit_test(test_a_folder_gives_the_tokenizer_whose_files_it_has),
+    cmocka_unit_test(test_a_folder_is_read_by_its_tokenizer_json_or_else_gpt2s_files),
     cmocka_unit_test(test_merges_as_strings_and_as_pairs_give_the_same_tokenizer),
     cmocka_unit_test(test_tokenizer_files_that_would_encode_differently_are_refused),
     cmocka_unit_test(test_the_token_before_a_text_is_taken_from_the_post_processor),

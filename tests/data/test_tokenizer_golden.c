@@ -1,6 +1,7 @@
-/* test_tokenizer_golden.c -- tests that each kind of tokenizer gives the ids that Hugging Face's
- * tokenizers gives (and tiktoken, see scripts/make_tokenizer_golden.py), at once and in parts, from
- * the file as it is and as it is written here; and that damaged files are errors. */
+/* test_tokenizer_golden.c -- tests that each kind of tokenizer gives the same ids as Hugging Face's
+ * library `tokenizers` (and tiktoken, see scripts/make_tokenizer_golden.py): for whole texts and
+ * for texts encoded in parts, before and after the tokenizer is written and read back. Also tests
+ * damaged files. */
 #include "data/tokenizer/tiktoken.h"
 #include "data/tokenizer/vocabulary.h"
 #include "model/core/check.h"
@@ -30,7 +31,7 @@ static Tokenizer *load(const char *name)
     return t;
 }
 
-/* Returns the tokenizer that is read from what is written of `t`, which is freed. */
+/* Writes `t` as a tokenizer.json, frees it, and returns the tokenizer that is read back. */
 static Tokenizer *written(Tokenizer *t)
 {
     char *json = tokenizer_to_json(t), err[512];
@@ -99,7 +100,8 @@ static void check_text(const Tokenizer *t, const GoldenText *g)
     encoder_free(e);
 }
 
-/* The ids of a small vocabulary do not show every border of words, so these are stored, too. */
+/* Compares the lengths of all words with the stored ones. They are stored because the ids of a
+ * small vocabulary do not show where every word ends. */
 static void check_split(const Tokenizer *t, const GoldenText *g)
 {
     TokenBuffer sizes = {0};
@@ -109,7 +111,8 @@ static void check_split(const Tokenizer *t, const GoldenText *g)
     token_buffer_free(&sizes);
 }
 
-/* Checks all stored ids with the tokenizers of files, or with those read from what is written. */
+/* Checks all stored ids with the tokenizers of the files or, with `rewrite`, with the same
+ * tokenizers after they are written and read back. */
 static void check_golden(bool rewrite)
 {
     char err[512], *contents, *rest = NULL;
@@ -159,7 +162,8 @@ static void test_a_tokenizer_that_was_written_and_read_back_gives_the_same_ids(v
 
 /* ---- .tiktoken files ------------------------------------------------------------------------- */
 
-/* The merges that follow from ranks must be those that the tokens were made by. */
+/* The merges that are computed from the ranks must be those of the tokenizer.json, by which the
+ * tokens were made. */
 static void test_a_tiktoken_file_gives_the_same_ids_as_its_tokenizer_json(void **state)
 {
     (void)state;
@@ -181,7 +185,8 @@ static void test_a_tiktoken_file_gives_the_same_ids_as_its_tokenizer_json(void *
     ranks = written(ranks);
     assert_int_equal(tokenizer_vocab_size(ranks), 601);
     tokenizer_free(ranks);
-    /* The file alone says neither pattern nor special tokens, and 501 tokens are not known. */
+    /* The file alone gives neither the pattern nor the special tokens, and no known file has 501
+     * tokens. */
     assert_false(tokenizer_load(path, &ranks, NULL, err, sizeof err));
     assert_non_null(strstr(err, "does not say by which pattern it splits text"));
     tokenizer_free(json);
@@ -234,7 +239,7 @@ static char *changed_file(const char *name, const char *from, const char *to)
     return changed;
 }
 
-static void test_tokenizer_features_that_would_change_the_ids_are_refused_by_name(void **state)
+static void test_the_error_names_a_tokenizer_feature_that_would_change_the_ids(void **state)
 {
     (void)state;
     static const char *const change[][4] = {
@@ -295,7 +300,7 @@ static void test_the_hash_changes_with_everything_that_determines_the_ids(void *
 }
 
 /* Existing runs store this hash: it must never change for GPT-2's pattern. */
-static void test_the_hash_of_a_tokenizer_like_gpt2s_is_the_recorded_one(void **state)
+static void test_the_hash_of_a_tokenizer_with_gpt2s_rules_never_changes(void **state)
 {
     (void)state;
     Tokenizer *json = load("small.json"), *bpe = load("vocab.bpe");
@@ -305,9 +310,9 @@ static void test_the_hash_of_a_tokenizer_like_gpt2s_is_the_recorded_one(void **s
     tokenizer_free(bpe);
 }
 
-/* Text is composed in parts, too, if no added token needs composed text: a part must not begin
- * with a mark that changes the character before. */
-static void test_text_composed_in_parts_equals_text_composed_at_once(void **state)
+/* If no added token is searched for after NFC, the parts of a text are normalized to NFC
+ * separately. So a part must not begin with a mark that changes the character before it. */
+static void test_text_normalized_in_parts_gives_the_same_ids_as_at_once(void **state)
 {
     (void)state;
     char *json = changed_file("qwen2.json", "\"normalized\":true", "\"normalized\":false"),
@@ -358,7 +363,7 @@ static void check_damaged(const char *name)
     free(path);
 }
 
-static void test_a_truncated_or_altered_file_is_refused_or_read_as_valid(void **state)
+static void test_truncated_or_altered_tokenizer_files_never_cause_a_crash(void **state)
 {
     (void)state;
     check_damaged("llama3.json");
@@ -374,11 +379,11 @@ int main(void)
         cmocka_unit_test(test_a_tokenizer_that_was_written_and_read_back_gives_the_same_ids),
         cmocka_unit_test(test_a_tiktoken_file_gives_the_same_ids_as_its_tokenizer_json),
         cmocka_unit_test(test_the_error_names_the_damaged_line_of_a_tiktoken_file),
-        cmocka_unit_test(test_tokenizer_features_that_would_change_the_ids_are_refused_by_name),
+        cmocka_unit_test(test_the_error_names_a_tokenizer_feature_that_would_change_the_ids),
         cmocka_unit_test(test_the_hash_changes_with_everything_that_determines_the_ids),
-        cmocka_unit_test(test_the_hash_of_a_tokenizer_like_gpt2s_is_the_recorded_one),
-        cmocka_unit_test(test_text_composed_in_parts_equals_text_composed_at_once),
-        cmocka_unit_test(test_a_truncated_or_altered_file_is_refused_or_read_as_valid),
+        cmocka_unit_test(test_the_hash_of_a_tokenizer_with_gpt2s_rules_never_changes),
+        cmocka_unit_test(test_text_normalized_in_parts_gives_the_same_ids_as_at_once),
+        cmocka_unit_test(test_truncated_or_altered_tokenizer_files_never_cause_a_crash),
     };
     return cmocka_run_group_tests_name("tokenizer golden", tests, NULL, NULL);
 }

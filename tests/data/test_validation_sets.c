@@ -67,7 +67,7 @@ static int32_t *tokens_of(const TokenSet *set)
     return ids;
 }
 
-static void test_validation_sets_have_their_texts_tokens_and_change_nothing_else(void **state)
+static void test_a_validation_set_has_the_tokens_of_its_text_and_changes_no_other_data(void **state)
 {
     (void)state;
     Corpus p = corpus_new();
@@ -91,7 +91,7 @@ static void test_validation_sets_have_their_texts_tokens_and_change_nothing_else
     int32_t *got = tokens_of(&with.sets[0].tokens);
     assert_int_equal(with.sets[0].tokens.n_tokens, ids.count);
     assert_memory_equal(got, ids.id, (size_t)ids.count * sizeof *got);
-    /* The second time they are found, by another name as well. */
+    /* The second time, its tokens are found in the cache, although the set now has another name. */
     free(sets);
     sets = text_format(", \"eval.sets\": {\"o2\": {\"text\": [\"%s\"]}, \"o3\": {\"text\": "
                        "\"%s\"}}",
@@ -227,7 +227,8 @@ static void test_validation_sets_can_be_opened_without_any_other_data(void **sta
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_validation_sets_have_their_texts_tokens_and_change_nothing_else),
+        cmocka_unit_test(
+            test_a_validation_set_has_the_tokens_of_its_text_and_changes_no_other_data),
         cmocka_unit_test(test_a_loader_reads_a_set_of_shards_in_order),
         cmocka_unit_test(test_the_error_names_a_validation_set_that_cannot_be_used),
         cmocka_unit_test(test_validation_sets_can_be_opened_without_any_other_data),

@@ -196,7 +196,7 @@ static bool failing_hook(void *context, char *err, size_t n)
     return error_set(err, n, "metrics.jsonl: %s", strerror(EIO));
 }
 
-static void a_hook_that_fails_fails_the_save_on_all_ranks(void **state)
+static void if_the_hook_fails_the_save_fails_on_all_ranks(void **state)
 {
     (void)state;
     TestRun r;
@@ -211,7 +211,7 @@ static void a_hook_that_fails_fails_the_save_on_all_ranks(void **state)
     test_run_close(&r);
 }
 
-static void a_save_that_is_dropped_leaves_nothing(void **state)
+static void a_dropped_save_leaves_no_files(void **state)
 {
     (void)state;
     TestRun r;
@@ -250,8 +250,8 @@ int main(void)
         cmocka_unit_test(a_tensor_of_many_windows_is_written_as_by_a_synchronous_save),
         cmocka_unit_test(an_asynchronous_save_writes_and_syncs_only_in_writer_threads),
         cmocka_unit_test(the_hook_runs_before_the_manifest_is_written_and_the_rename_is_last),
-        cmocka_unit_test(a_hook_that_fails_fails_the_save_on_all_ranks),
-        cmocka_unit_test(a_save_that_is_dropped_leaves_nothing),
+        cmocka_unit_test(if_the_hook_fails_the_save_fails_on_all_ranks),
+        cmocka_unit_test(a_dropped_save_leaves_no_files),
         cmocka_unit_test(an_asynchronous_save_does_not_begin_if_its_step_exists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

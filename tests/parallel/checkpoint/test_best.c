@@ -17,7 +17,7 @@
 
 #define ID "\"save_id\": \"0123456789abcdef\""
 
-static void only_a_complete_and_possible_best_record_is_accepted(void **state)
+static void only_a_best_record_with_all_members_and_valid_values_is_accepted(void **state)
 {
     (void)state;
     static const struct {
@@ -79,7 +79,7 @@ static int64_t best_step(TestRun *r)
     return !good ? -1 : best.step;
 }
 
-static void pruning_keeps_the_best_besides_the_newest(void **state)
+static void pruning_keeps_the_best_and_the_newest_checkpoints(void **state)
 {
     (void)state;
     TestRun r;
@@ -102,7 +102,7 @@ static void pruning_keeps_the_best_besides_the_newest(void **state)
     test_run_close(&r);
 }
 
-static void pruning_keeps_each_step_that_keep_every_divides(void **state)
+static void pruning_keeps_steps_divisible_by_keep_every(void **state)
 {
     (void)state;
     TestRun r;
@@ -133,7 +133,7 @@ static void a_save_on_a_full_disk_does_not_remove_the_best_checkpoint(void **sta
     save_best(&r, 1, 3.5);
     for (int64_t step = 2; step <= 4; step++)
         test_run_must_save(&r, step);
-    /* Steps 2 and 3 could make room, as the start of a run tells its user, and not step 1. */
+    /* Steps 2 and 3 could make room, but not step 1. A run reports this number at its start. */
     char *leftover = text_format("%s/checkpoints/step_00000005.tmp-0123456789abcdef", r.run);
     assert_true(fs_make_folders(&fs_system, leftover, r.err, sizeof r.err));
     assert_int_equal(checkpoint_removable(&fs_system, r.run, 4, 0), 2);
@@ -153,7 +153,7 @@ static void a_save_on_a_full_disk_does_not_remove_the_best_checkpoint(void **sta
     test_run_close(&r);
 }
 
-static void a_damaged_best_record_and_a_damaged_or_other_checkpoint_are_refused(void **state)
+static void opening_the_best_fails_if_its_record_or_checkpoint_is_damaged_or_replaced(void **state)
 {
     (void)state;
     TestRun r;
@@ -185,11 +185,11 @@ int main(void)
 {
     log_set_level(LOG_ERROR); /* hides the warnings about damage that these tests cause */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_a_complete_and_possible_best_record_is_accepted),
-        cmocka_unit_test(pruning_keeps_the_best_besides_the_newest),
-        cmocka_unit_test(pruning_keeps_each_step_that_keep_every_divides),
+        cmocka_unit_test(only_a_best_record_with_all_members_and_valid_values_is_accepted),
+        cmocka_unit_test(pruning_keeps_the_best_and_the_newest_checkpoints),
+        cmocka_unit_test(pruning_keeps_steps_divisible_by_keep_every),
         cmocka_unit_test(a_save_on_a_full_disk_does_not_remove_the_best_checkpoint),
-        cmocka_unit_test(a_damaged_best_record_and_a_damaged_or_other_checkpoint_are_refused),
+        cmocka_unit_test(opening_the_best_fails_if_its_record_or_checkpoint_is_damaged_or_replaced),
     };
     return cmocka_run_group_tests_name("best checkpoint", tests, NULL, NULL);
 }

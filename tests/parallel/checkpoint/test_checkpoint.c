@@ -113,8 +113,8 @@ static ssize_t write_and_look(void *self, int fd, const void *data, size_t bytes
     return fs_system.write(self, fd, data, bytes);
 }
 
-/* While a window is written, the device copies the next one of the same part to the other half of
- * the staging buffer. */
+/* While a window is written, the device copies the next window of the same part (weights or slots)
+ * to the other half of the staging buffer. */
 static void device_copies_overlap_file_writes_and_restore_every_tensor(void **state)
 {
     (void)state;
@@ -276,7 +276,7 @@ static int ckpt(const char *command, const char *path)
     return r.code;
 }
 
-static void ckpt_exit_codes_distinguish_intact_damaged_and_missing(void **state)
+static void ckpt_exit_codes_distinguish_intact_damaged_and_missing_checkpoints(void **state)
 {
     (void)state;
     TestRun r;
@@ -317,7 +317,7 @@ int main(void)
         cmocka_unit_test(a_checkpoint_of_another_model_is_refused_with_a_tensors_name),
         cmocka_unit_test(pruning_keeps_the_newest_readable_checkpoints),
         cmocka_unit_test(saving_a_step_that_is_already_saved_writes_nothing),
-        cmocka_unit_test(ckpt_exit_codes_distinguish_intact_damaged_and_missing),
+        cmocka_unit_test(ckpt_exit_codes_distinguish_intact_damaged_and_missing_checkpoints),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

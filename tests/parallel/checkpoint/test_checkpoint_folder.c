@@ -69,7 +69,7 @@ static void texts_with_invalid_utf8_are_saved_and_read_back(void **state)
 
 /* The disk reports success but writes other bytes. If these are in a header or in the manifest, the
  * save notices it before the new checkpoint replaces the old one. */
-static void a_save_fails_if_what_was_written_does_not_read_back(void **state)
+static void a_save_fails_if_the_disk_stores_other_bytes_than_were_written(void **state)
 {
     (void)state;
     TestRun r;
@@ -372,7 +372,7 @@ int main(void)
     log_set_level(LOG_ERROR); /* hides the warnings about damage that these tests cause */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_with_invalid_utf8_are_saved_and_read_back),
-        cmocka_unit_test(a_save_fails_if_what_was_written_does_not_read_back),
+        cmocka_unit_test(a_save_fails_if_the_disk_stores_other_bytes_than_were_written),
         cmocka_unit_test(a_link_in_place_of_a_checkpoint_is_not_followed),
         cmocka_unit_test(saved_files_and_folders_respect_the_umask),
         cmocka_unit_test(a_folder_named_after_another_step_is_refused),

@@ -44,7 +44,7 @@ static void a_checkpoint_of_version_1_is_read(void **state)
 }
 
 /* A single rank must write the same bytes as version 1, except for the id of the save. */
-static void one_rank_still_writes_the_tensor_files_of_version_1(void **state)
+static void one_rank_writes_the_same_tensor_files_as_version_1(void **state)
 {
     (void)state;
     static const char *const files[] = {"model.safetensors", "optimizer.safetensors"};
@@ -315,7 +315,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_checkpoint_of_version_1_is_read),
-        cmocka_unit_test(one_rank_still_writes_the_tensor_files_of_version_1),
+        cmocka_unit_test(one_rank_writes_the_same_tensor_files_as_version_1),
         cmocka_unit_test(python_can_read_the_weights_file),
         cmocka_unit_test(python_can_read_several_weight_files_through_the_index),
         cmocka_unit_test(the_size_estimate_covers_a_save_by_several_writers),

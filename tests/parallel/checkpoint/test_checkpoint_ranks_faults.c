@@ -91,7 +91,7 @@ static TestRanks three_ranks(const TestRun *r, int64_t step)
 
 /* An intact step is not written again. A damaged one is replaced. A folder that holds another step
  * is moved aside. */
-static void saving_an_existing_step_keeps_replaces_or_moves_it_on_all_ranks(void **state)
+static void saving_a_step_that_exists_has_the_same_outcome_on_all_ranks(void **state)
 {
     (void)state;
     TestRun r;
@@ -202,7 +202,7 @@ int main(void)
         cmocka_unit_test(a_disk_failure_on_one_rank_fails_the_save_on_all_ranks),
         cmocka_unit_test(bug_51_killing_a_writer_at_any_call_leaves_a_whole_checkpoint),
         cmocka_unit_test(rank_0_writes_the_manifest_after_all_writers_have_synced),
-        cmocka_unit_test(saving_an_existing_step_keeps_replaces_or_moves_it_on_all_ranks),
+        cmocka_unit_test(saving_a_step_that_exists_has_the_same_outcome_on_all_ranks),
         cmocka_unit_test(all_ranks_learn_when_pruning_on_rank_0_fails),
         cmocka_unit_test(several_ranks_remove_old_checkpoints_to_save_on_a_full_disk),
     };

@@ -250,7 +250,7 @@ static void a_checkpoint_pruned_while_it_is_read_gives_its_weights_or_an_error(v
     }
 }
 
-static void a_tensor_that_is_not_a_weight_is_refused_by_name(void **state)
+static void the_error_names_a_tensor_that_is_not_a_weight(void **state)
 {
     (void)state;
     static const char long_name[] = "a.weight.whose.name.has.more.characters.than.a.parameter.has";
@@ -288,7 +288,7 @@ int main(void)
         cmocka_unit_test(the_weights_read_equal_those_that_were_saved),
         cmocka_unit_test(no_row_of_a_damaged_chunk_is_read),
         cmocka_unit_test(a_checkpoint_pruned_while_it_is_read_gives_its_weights_or_an_error),
-        cmocka_unit_test(a_tensor_that_is_not_a_weight_is_refused_by_name),
+        cmocka_unit_test(the_error_names_a_tensor_that_is_not_a_weight),
     };
     return cmocka_run_group_tests_name("checkpoint source", tests, NULL, NULL);
 }

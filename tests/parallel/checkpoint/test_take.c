@@ -18,9 +18,10 @@
 
 /* ---- a source in memory ---------------------------------------------------------------------- */
 
-/* Element i of tensor number t is t plus a thousandth of i, or `large` in the last row. */
+/* A source in memory. Element i of its tensor number t is t plus a thousandth of i; elements of the
+ * last row are `large` if that is not 0. */
 typedef struct {
-    WeightSource source; /* must come first */
+    WeightSource source; /* must come first: a WeightSource is this struct */
     double large;
 } Made;
 
@@ -53,7 +54,8 @@ static Made made(double large)
 /* Memory of the pieces below. */
 static float memory[4][64];
 
-/* Pieces of a model that is `tokens` x 4, with `positions`. */
+/* Fills the pieces of a model with a token table of `tokens` x 4 and a position table of
+ * `positions` x 4. */
 static void pieces_of(Piece *out, int64_t tokens, int64_t positions)
 {
     const int64_t rows[HELD] = {tokens, positions, 4, 4};
@@ -63,7 +65,8 @@ static void pieces_of(Piece *out, int64_t tokens, int64_t positions)
                                                             : tensor_1d(memory[i], F32, 4));
 }
 
-/* Returns what take_fits says about a model of these sizes: the notice, or the error. */
+/* Returns what take_fits says about a model of these sizes: the notice if the source fits,
+ * otherwise the error. */
 static const char *said_about(int64_t tokens, int64_t positions, bool same_ids, bool *fits)
 {
     static char err[2048];
