@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -96,6 +97,24 @@ static void test_with_a_sanitizer_a_fork_waits_until_other_threads_sleep(void **
     worker_end(w);
 }
 
+static void test_a_wait_for_a_process_that_stops_ends_when_it_has(void **state)
+{
+    (void)state;
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        usleep(20000);
+        raise(SIGSTOP);
+        _exit(0);
+    }
+    process_wait_until_stopped(child);
+    assert_int_equal(waitpid(child, &status, WUNTRACED | WNOHANG), child);
+    assert_true(WIFSTOPPED(status));
+    kill(child, SIGKILL);
+    process_wait_until_stopped(child); /* nothing more to wait for */
+    assert_int_equal(waitpid(child, &status, 0), child);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -103,6 +122,7 @@ int main(void)
         cmocka_unit_test(test_other_threads_sleep_gives_up_on_a_thread_that_never_sleeps),
         cmocka_unit_test(test_other_threads_sleep_does_not_wait_for_its_caller_to_sleep),
         cmocka_unit_test(test_with_a_sanitizer_a_fork_waits_until_other_threads_sleep),
+        cmocka_unit_test(test_a_wait_for_a_process_that_stops_ends_when_it_has),
     };
     return cmocka_run_group_tests_name("sleeping threads", tests, NULL, NULL);
 }

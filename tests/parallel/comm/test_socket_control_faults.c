@@ -6,6 +6,7 @@
 #include "parallel/comm/socket/tree.h"
 #include "tests/support/grid/control_tree.h"
 #include "tests/support/grid/process_ends.h"
+#include "tests/support/sleeping_threads.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -108,7 +109,7 @@ static void an_interior_fails(Comm *world, void *context)
     control_tree_wait(world);
     comm_barrier(world);
     if (world->rank == 0) raise(SIGSTOP);
-    usleep(50000);
+    process_wait_until_stopped(process_of_rank(0));
     if (world->rank == 1) (fail)(EXIT_INPUT_OUTPUT, "the disk is full");
     pause();
 }
@@ -121,7 +122,8 @@ static void one_fails_without_its_parent(Comm *world, void *context)
     control_tree_wait(world);
     comm_barrier(world);
     if (world->rank == 0) raise(SIGSTOP);
-    usleep(world->rank == 3 ? 50000 : 200000);
+    process_wait_until_stopped(process_of_rank(0));
+    if (world->rank != 3) usleep(150000);
     if (world->rank == 1) raise(SIGKILL);
     if (world->rank == 3) (fail)(EXIT_INPUT_OUTPUT, "the disk is full");
     pause();

@@ -5,6 +5,7 @@
 #include "parallel/comm/socket/world.h"
 #include "tests/support/grid/failing_ranks.h"
 #include "tests/support/grid/process_ends.h"
+#include "tests/support/sleeping_threads.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -33,7 +34,7 @@ static void one_fails_while_rank_0_is_killed(Comm *world, void *context)
     (void)context;
     comm_barrier(world);
     if (world->rank == 0) raise(SIGSTOP);
-    usleep(100000);
+    process_wait_until_stopped(process_of_rank(0)); /* so that it cannot answer */
     if (fork() == 0) {
         usleep(100000);
         kill(process_of_rank(0), SIGKILL);

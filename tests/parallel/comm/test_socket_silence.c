@@ -6,6 +6,7 @@
 #include "tests/support/files/child.h"
 #include "tests/support/grid/process_ends.h"
 #include "tests/support/grid/thread_ranks.h"
+#include "tests/support/sleeping_threads.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +39,7 @@ static void one_fails_while_rank_0_is_stopped(Comm *world, void *context)
     (void)context;
     comm_barrier(world);
     if (world->rank == 0) raise(SIGSTOP);
-    usleep(50000);
+    process_wait_until_stopped(process_of_rank(0));
     if (world->rank == 1) (fail)(EXIT_INPUT_OUTPUT, "the disk is full");
     pause();
 }
@@ -51,7 +52,7 @@ static void one_leaves_while_rank_0_is_stopped(Comm *world, void *context)
     (void)context;
     comm_barrier(world);
     if (world->rank == 0) raise(SIGSTOP);
-    usleep(50000);
+    process_wait_until_stopped(process_of_rank(0));
     while (world->rank == 1 && send(links->star[1][1], &word, sizeof word, MSG_DONTWAIT) > 0)
         continue;
 }
