@@ -112,7 +112,7 @@ struct Config {
     double max_time; /* seconds after each start until the run stops (exit code 85); 0: no limit */
     int64_t steps_per_print;
     bool wall_clock_breakdown, memory_breakdown, dump_state;
-    /* this many steps in a row with non-finite gradients end the run (exit code 88) */
+    /* this many updates skipped in a row (not finite, or spikes) end the run (exit code 88) */
     int64_t max_consecutive_skipped_steps;
     HealthConfig health;
     double memory_margin; /* share of a memory that ./train plan keeps free */
@@ -183,8 +183,8 @@ struct Config {
     struct {
         int64_t stage;       /* ZeRO stage, 0 to 3 */
         bool reduce_scatter; /* false: gradients are all-reduced at every stage */
-        /* Consecutive units (parameters of one layer) are communicated in one group of collectives
-         * until the group has this many elements. A larger unit gets its own group. */
+        /* Consecutive units (parameters of one layer, see param.h) are communicated in one group of
+         * collectives until the group has this many elements. A larger unit gets its own group. */
         int64_t reduce_bucket_size, allgather_bucket_size;
         /* default: true at stage 3 and where each rank has a GPU of its own, else false */
         bool overlap_comm;

@@ -12,7 +12,7 @@
  * each has the rows of all parameters. */
 size_t saved_bytes_of(const Config *config, const ParamTable *table);
 /* Returns the bytes of host memory in which rank `rank` of `ranks` stores a snapshot
- * (async_save.h); SIZE_MAX if a checkpoint has more than 2^61 bytes. */
+ * (async_save.h); SIZE_MAX if a checkpoint has 2^61 bytes or more. */
 size_t snapshot_bytes_of(const Config *config, const ParamTable *table, int ranks, int rank);
 /* Returns the largest number of bytes that snapshots take on a node, if each node has
  * `ranks_of_node` of the `ranks`; 0 if saves are not to be asynchronous. config->model.vocab_size

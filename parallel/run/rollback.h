@@ -1,7 +1,7 @@
 /* rollback.h -- lets a run go back to a checkpoint and continue from there with later data
  * (health.policy "rollback"); also what a run does after it has loaded any checkpoint.
  *
- * * A rollback depends on the training alone: on the step whose record causes it, and on the newest
+ * A rollback depends on the training alone: on the step whose record causes it, and on the newest
  * checkpoint before that step among those that were saved because of checkpoint.save_interval. That
  * checkpoint is not changed. So a run that is killed at any time afterwards resumes from it, or
  * from a checkpoint saved after the rollback, and makes the same steps again. */

@@ -208,7 +208,7 @@ static void values_derived_from_gpus_are_printed_as_comments_and_count_as_no_cha
 /* The preset for eight GPUs uses them fully: few micro-batches of many sequences, ZeRO stage 1, and
  * the defaults for ranks with a GPU each. On fewer ranks the same batch takes more
  * micro-batches. */
-static void the_8_gpu_preset_overlaps_communication_with_large_micro_batches(void **state)
+static void the_8_gpu_preset_overlaps_communication_and_has_large_micro_batches(void **state)
 {
     (void)state;
     for (int64_t world = 1; world <= 32; world *= 2) {
@@ -236,7 +236,7 @@ int main(void)
         cmocka_unit_test(session_on_cuda_agrees_with_the_opened_device),
         cmocka_unit_test(overlap_comm_and_writers_follow_from_a_gpu_for_each_rank),
         cmocka_unit_test(values_derived_from_gpus_are_printed_as_comments_and_count_as_no_change),
-        cmocka_unit_test(the_8_gpu_preset_overlaps_communication_with_large_micro_batches),
+        cmocka_unit_test(the_8_gpu_preset_overlaps_communication_and_has_large_micro_batches),
     };
     return cmocka_run_group_tests_name("config device", tests, NULL, NULL);
 }

@@ -112,7 +112,7 @@ static const Planting plantings[] = {
     {FAULT_OTHER_SHARE,
      {ON(DATA(4), ZERO(3), HALVES), ON(DATA(4), ZERO(2), HALVES, TENSOR(2), MICROS(2))},
      2},
-    /* Not at stage 3, where weights are gathered only right before their next use. */
+    /* Not at stage 3, where weights are gathered only for their next use. */
     {FAULT_STALE,
      {ON(DATA(4), ZERO(1), HALVES), ON(DATA(4), ZERO(2), HALVES, MICROS(2), MODEL(1))},
      2},

@@ -113,11 +113,11 @@ static int shard_of(const GridCase *g)
 }
 
 /* Computes the bytes of weights, gradients and optimizer states that a rank of this stage keeps,
- * independently of the program. A unit (the flat buffer of a block, a table or the head) is padded
- * so that it divides into equal shards, each a multiple of 128 elements. A shard group divides
- * weights and gradients, all data-parallel ranks divide the optimizer states. A table that
- * embedding and head of the same stage share has two gradients in a micro-batch, so its gradient is
- * kept whole. Each unit is a separate tensor. */
+ * independently of the program. A unit (the flat buffer of a block, a table, the final norm or the
+ * head) is padded so that it divides into equal shards, each a multiple of 128 elements. A shard
+ * group divides weights and gradients, all data-parallel ranks divide the optimizer states. A table
+ * that embedding and head of the same stage share has two gradients in a micro-batch, so its
+ * gradient is kept whole. Each unit is a separate tensor. */
 static void states_by_hand(const Trainer *t, const GridCase *g, size_t *weights, size_t *gradients,
                            size_t *optimizer)
 {

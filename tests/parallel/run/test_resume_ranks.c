@@ -138,8 +138,8 @@ static const struct {
      "to "
      "go on with its batch, write train_batch_size 2 and train_micro_batch_size_per_gpu 1; or "
      "choose another folder with --out, or say --allow-config-change"},
-    /* The steps follow from the tokens and the batch, and the schedule from the steps, so only the
-     * key that was changed is listed. */
+    /* The steps follow from the tokens and the batch, and the schedule from the steps, so only
+     * train_batch_size is listed. */
     {"{" DATA ", \"train_tokens\": 204800, \"train_batch_size\": 2" DECAY("") "}",
      "{" DATA ", \"train_tokens\": 204800, \"train_batch_size\": 4" DECAY("") "}", 1, other,
      "train_batch_size was 2, is 4 (changes the run); choose another folder with --out, or say "
