@@ -10,9 +10,9 @@
 typedef struct {
     GridPlace size, at; /* ranks on each axis; this rank's coordinates */
     Comm pp, dp, cp, tp;
-    /* For ZeRO: the neighbouring dp ranks among which each unit of weights and gradients (a flat
-     * buffer of several parameters) is divided, and the dp ranks that hold the same part of it. The
-     * product of their sizes is the size of dp. */
+    /* For ZeRO: the neighbouring dp ranks among which each unit of weights and gradients (the flat
+     * buffer of a block, a table or the head) is divided, and the dp ranks that hold the same part
+     * of it. The product of their sizes is the size of dp. */
     Comm shard, replicate;
     /* kv: the tensor-parallel ranks that share a key/value head. tie: the first and the last
      * pipeline stage, if both hold the table that embedding and head share. Without such ranks, the

@@ -13,7 +13,7 @@ typedef enum {
     MESSAGE_GREETING = 1, /* to rank 0: which rank has arrived */
     MESSAGE_ANSWER,       /* from rank 0: all have arrived */
     MESSAGE_ASK, /* to the parent, the rank that sends the table to this one (relay.h): asks for the
-                    table */
+                    table, to be sent as soon as the parent has it */
     MESSAGE_TABLE,  /* the table of members: the machine, local rank and address of each rank */
     MESSAGE_READY,  /* to rank 0: the sender has the table, and has passed it on */
     MESSAGE_GO,     /* from rank 0: all have the table */

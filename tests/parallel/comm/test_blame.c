@@ -169,8 +169,8 @@ static WatchedMembers members_on(int axis, int rank)
 }
 
 /* Rank STUCK has not made its next call of its tp group. The other ranks of that group wait for it
- * there. Ranks whose dp group contains one of these wait in their dp group, and all others wait in
- * their pp group. */
+ * there. All other ranks of STUCK's pipeline stage, whose dp groups each contain a rank of that tp
+ * group, wait in their dp group, and the ranks of the other stages wait in their pp group. */
 static int waits_on(int axis, int rank)
 {
     bool same_dp = rank / TP % DP == STUCK / TP % DP,

@@ -227,8 +227,8 @@ static void end_process(void *context)
     fail((ExitCode)end->code, "it ends");
 }
 
-/* The process must print this error message and then what the files show, unless it has written
- * none (`reason` is NULL) or ends silently. */
+/* The process must print this error message and then what the files show (if `alone`, only the
+ * command that shows it), unless it has written none (`reason` is NULL) or ends silently. */
 static void check_said(const End *end, const char *said, const char *error, const char *reason)
 {
     char *last = text_format("\nflight: ./train flight %s shows more\n", end->run);
