@@ -99,8 +99,7 @@ static __device__ __forceinline__ void keys_seen_by_all(const AttentionShape &s,
 /* The part of the work that a block does. A pair is (batch row, head), or (batch row, kv head) for
  * blocks that own keys. */
 typedef struct {
-    int local,
-        pair; /* local: index of the pair in this launch; pair: its index in the whole call */
+    int local, pair; /* index of the pair: local in this launch, pair in the whole call */
     int64_t b;
     int head, kv_head; /* blocks that own keys: head is the first of the group */
     int row;           /* first query or key that the block owns */

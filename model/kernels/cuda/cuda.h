@@ -58,7 +58,7 @@ static inline cudaStream_t cuda_stream(const Device *dev)
 void *cuda_workspace(const Device *dev, size_t bytes);
 /* Returns scratch memory that only the Device's stream uses, for an op that may run on any stream.
  * Its contents are undefined, and the next op on this stream may overwrite it. Ends the program if
- * `bytes` exceeds CUDA_STREAM_SCRATCH. */
+ * `bytes` exceeds CUDA_STREAM_SCRATCH or the Device's stream is not one of CudaDevice.stream. */
 void *cuda_stream_scratch(const Device *dev, size_t bytes);
 /* Allocates both kinds of scratch memory, with `bytes` for the workspace (0: CUDA_WORKSPACE). Ends
  * the program if that fails: a GPU without room for the scratch memory has no room for a model

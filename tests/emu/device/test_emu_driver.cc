@@ -121,7 +121,7 @@ static bool waits(const char *mode, void (*call)(void), bool *locked)
     return waited;
 }
 
-static void test_emu_memory_calls_decides_what_memory_calls_and_loads_wait_for(void **)
+static void test_emu_memory_calls_decides_if_memory_calls_and_loads_wait_and_lock(void **)
 {
     static const struct {
         const char *mode;
@@ -341,7 +341,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_child_of_a_process_that_used_cuda_is_refused),
-        cmocka_unit_test(test_emu_memory_calls_decides_what_memory_calls_and_loads_wait_for),
+        cmocka_unit_test(test_emu_memory_calls_decides_if_memory_calls_and_loads_wait_and_lock),
         cmocka_unit_test(test_memory_calls_and_launches_are_delayed_at_random),
         cmocka_unit_test(test_a_query_of_an_event_may_block_until_it_is_complete),
         cmocka_unit_test(test_a_kernel_that_was_not_loaded_with_the_others_is_refused),
