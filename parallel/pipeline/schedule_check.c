@@ -88,8 +88,8 @@ static bool use_buffers(Game *g, int stage, const Action *a, int run)
 
 /* Occupies or frees the slot and the batch of an action: a slot is occupied from the forward to the
  * backward pass of its chunk, a batch from the first to the last action of its micro-batch on the
- * stage. Returns false and sets the error message if one of them does not exist or holds something
- * else than it must. */
+ * stage. Returns false and sets the error message if one of them does not exist or does not hold
+ * what it must. */
 static bool use_places(Game *g, int stage, const Action *a)
 {
     Player *p = &g->player[stage];

@@ -1,8 +1,8 @@
 /* cost.h -- how long the nodes of a step's graph (graph.h) take on the hardware that a machine file
  * describes (hardware.h). The formulas are for a single kernel, collective or message; replay.h
- * combines these times into the time of a step. T is the length of the sequences; the other names
- * are fields of Hardware or of the node. All results are predictions in seconds. No result
- * decreases when a size grows.
+ * combines these times into the time of a step. T is the length of the sequences, and hops is how
+ * many hops follow one another; the other names are fields of Hardware or of the node. All results
+ * are predictions in seconds. No result decreases when a size grows.
  *
  *   product m x n x k    launch + 2 (m + e)(n + e)(k + e) / (sustained x most x peak), or the time
  *                        to move its bytes, if that is longer; e is the hardware's product.edge

@@ -1,6 +1,6 @@
 /* bucket.h -- a list of units whose collectives are issued together as one group, up to a number of
- * elements. (A unit is the flat buffer of a block, a table or the head.) A unit is never divided,
- * so a unit larger than a bucket gets its own bucket. */
+ * elements. (A unit is the flat buffer of a block, a table, the final norm or the head; param.h.) A
+ * unit is never divided, so a unit larger than a bucket gets its own bucket. */
 #ifndef PARALLEL_ZERO_BUCKET_H
 #define PARALLEL_ZERO_BUCKET_H
 

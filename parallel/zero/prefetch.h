@@ -11,8 +11,8 @@ typedef struct {
                                      any time */
     int64_t max_live_parameters;  /* limit of the elements in the buffer at any time; at least
                                      gathers_least */
-    int64_t max_reuse_distance;   /* a unit is kept between two of its uses if the units used in
-                                     between have at most this many elements */
+    int64_t max_reuse_distance;   /* a unit is kept between two of its uses only if the uses in
+                                     between read at most this many elements in all */
 } GatherLimits;
 
 /* A stay: the time during which a unit's weights are in the buffer. Points are uses of weights,

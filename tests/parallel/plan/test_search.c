@@ -150,7 +150,8 @@ static double near_guess(void *context, const PlanLayout *l)
     return 1 + 0.4 * chance(context, l, 5);
 }
 
-/* A tenth of the space is planned, and it must contain all neighbours of the best layout. */
+/* Only a tenth of the space is planned, in an order of guesses that say nothing. It must contain
+ * the best layout, which the search reaches by layouts that differ in a single choice. */
 static void layouts_with_one_choice_unlike_the_best_are_planned_early(void **state)
 {
     (void)state;
