@@ -97,9 +97,9 @@ static int norm_operands(const OpCase *c, OperandSpec *s)
          * and one by the oracle. */
         s[0] = deep(matrix("sum", ROLE_OUT, c->n, c->cols), 2, 2);
         s[0].alias_of = c->alias ? 4 : 0;
-        /* y is rounded once. Before, op and oracle each rounded the residual sum to storage, from
-         * slightly different values. Occasionally they round to two neighbouring numbers, which are
-         * 2 u apart. The fourth rounding allows for weights above 1. */
+        /* y is rounded once. Before that, op and oracle each rounded the residual sum to storage,
+         * from slightly different values. Occasionally they round to two neighbouring numbers,
+         * which are 2 u apart. The fourth rounding allows for weights above 1. */
         s[1] = deep(matrix("y", ROLE_OUT, c->n, c->cols), 4, depth);
         s[2] = stats;
         s[3] = matrix("x", ROLE_IN, c->n, c->cols);

@@ -45,7 +45,7 @@ typedef struct {
     int64_t dim[3];
     FillKind fill;
     double low, high;
-    bool derived; /* an input that a forward op computes: stats, o, lse, losses */
+    bool derived; /* true: an input that a forward op computes: stats, o, lse, losses */
     int alias_of; /* 1 + number of the operand whose memory it shares; 0: none */
     int sums_of;  /* 1 + number of the output whose stored columns it sums; 0: none */
     double roundings, depth;
@@ -69,13 +69,15 @@ typedef struct {
     ActivationKind activation;
     Epilogue epilogue;
     bool accumulate, accumulate_dx, accumulate_db;
-    bool bias;       /* the optional vector is present; attention_backward: dbq, dbk and dbv */
-    bool option;     /* the op's other optional operand or flag (pre, first_key, inverse, backward,
-                        master, columns); sum: the sources, not dst, have the gradient's type */
-    bool variant;    /* adamw: not decoupled, no bias correction; sgd: nesterov */
-    bool stochastic; /* adamw, sgd: weights are rounded stochastically, so bf16 storage only */
-    bool moments;    /* adamw: exp_avg and exp_avg_sq are bf16, so bf16 storage only */
-    int alias;       /* 0: no operands share memory; else which permitted way of sharing, from 1 */
+    bool bias;    /* the optional vector is present; attention_backward: dbq, dbk and dbv */
+    bool option;  /* true: the op's other optional operand is present, or its flag is set (pre,
+                     first_key, inverse, backward, master, columns); sum: the sources, not dst, have
+                     the gradient's type */
+    bool variant; /* true: adamw is not decoupled and has no bias correction; sgd uses nesterov */
+    bool stochastic; /* true: adamw or sgd rounds weights stochastically, so bf16 storage only */
+    bool moments;    /* true: adamw's exp_avg and exp_avg_sq are bf16, so bf16 storage only */
+    int alias;       /* 0: no operands share memory; else the number, from 1, of a permitted way of
+                        sharing */
     double value;    /* fill: the value; losses: spread of the logits; normal: std; sgd: momentum */
 } OpCase;
 
@@ -114,9 +116,10 @@ DType op_case_grad(const OpCase *c, DType storage);
 /* Sets *cases to the calls of a GPT-2 124M step at 1024 tokens, for timing; returns their number.
  */
 int op_cases_bench(const OpCase **cases);
-/* Returns call c of op_cases_bench scaled to another number of tokens: rows, sequences of attention
- * and logits grow with it. Below 1024 tokens all large sizes shrink in proportion, sequence
- * lengths, tables and parameter ranges included, so all cases can be tried quickly. */
+/* Returns call c of op_cases_bench scaled to another number of tokens. The number of rows, of
+ * logits too, is proportional to it. Above 1024 tokens the number of attention's sequences grows in
+ * proportion. Below 1024 tokens sequence lengths, large tables and parameter ranges shrink in
+ * proportion instead, so all cases can be tried quickly. */
 OpCase op_case_at(const OpCase *c, int64_t tokens);
 /* Returns the size `at_1024`, which is for 1024 tokens, scaled down for fewer tokens; at least
  * 1. */

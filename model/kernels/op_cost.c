@@ -60,8 +60,8 @@ static int64_t picked(Tensor table, Tensor indices)
     return rows * tensor_cols(table) * (int64_t)dtype_size(table.dtype);
 }
 
-/* Returns by how many bytes the traffic of a table's gradient differs from its size: `=` writes all
- * of it, so by 0; `+=` reads and writes only the selected rows. */
+/* Returns the traffic of a table's gradient minus its size, in bytes. The difference is 0 for `=`,
+ * which writes the whole gradient; `+=` reads and writes only the selected rows. */
 static int64_t more_of_table(Tensor dtable, Tensor indices, bool accumulate)
 {
     return accumulate ? 2 * picked(dtable, indices) - bytes_of(dtable) : 0;

@@ -302,10 +302,10 @@ void op_attention_backward(Device *dev, const AttentionTensors *t, bool accumula
  * with target -1. targets (n) i32; scale (1) f64 on the device. */
 void op_loss(Device *dev, Tensor losses, Tensor logits, Tensor targets, int64_t vocab_size,
              Tensor scale, bool backward);
-/* Three ops that compute the loss of logits whose columns are split among ranks. A rank's logits
- * (n, Vl) storage are the columns first_col, first_col + 1, ... of the vocabulary; columns from
- * vocab_size on are padding, on some ranks perhaps all of them. Every rank calls op_loss_max and
- * replaces `most` by its maximum over the ranks (op_maximum); then op_loss_terms, and replaces
+/* The next three ops compute the loss of logits whose columns are split among ranks. A rank's
+ * logits (n, Vl) storage are the columns first_col, first_col + 1, ... of the vocabulary; columns
+ * from vocab_size on are padding, on some ranks perhaps all of them. Every rank calls op_loss_max
+ * and replaces `most` by its maximum over the ranks (op_maximum); then op_loss_terms, and replaces
  * `terms` by its sum over the ranks (op_sum); then op_loss_finish. The losses are then equal on all
  * ranks. All ranks pass the same vocab_size, targets and scale. */
 

@@ -74,10 +74,10 @@ typedef struct {
     int64_t summed_ranks;    /* the gradients of the mean loss are multiplied by this: the number of
                                 ranks whose gradients are added instead of averaged; 0 means 1 */
     int64_t samples, tokens; /* consumed per step */
-    bool skip_nonfinite; /* skip updates with non-finite gradients; false only if the user disabled
-                            the check */
-    bool dynamic_scale;  /* fp16 without a fixed loss scale */
-    bool consecutive_hysteresis; /* every good step restores the hysteresis, not only one that
+    bool skip_nonfinite;     /* true: skip updates with non-finite gradients; false only if the user
+                                disabled the check */
+    bool dynamic_scale;      /* true: fp16 without a fixed loss scale */
+    bool consecutive_hysteresis; /* true: every good step restores the hysteresis, not only one that
                                     doubles the scale */
     int64_t scale_window;        /* good steps after which the scale doubles */
     int64_t hysteresis;          /* overflows until the scale halves */
@@ -85,7 +85,7 @@ typedef struct {
     /* A loss is a spike if it is more than this number of deviations above the median of earlier
      * losses; 0: no loss is a spike. */
     double spike_deviations;
-    bool skip_spikes; /* a spike skips the update */
+    bool skip_spikes; /* true: a spike skips the update */
 } StepConstants;
 
 #endif

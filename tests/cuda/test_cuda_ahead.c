@@ -15,7 +15,8 @@
 
 #include <cmocka.h>
 
-enum { AHEAD = 2, PATIENCE = 20 }; /* AHEAD: steps; PATIENCE: seconds */
+/* AHEAD: steps that are queued. PATIENCE: seconds until a hanging test fails. */
+enum { AHEAD = 2, PATIENCE = 20 };
 
 typedef struct {
     sem_t go;
@@ -38,7 +39,8 @@ static void on_alarm(int number)
     _exit(written > 0 ? number : 1);
 }
 
-/* Opens a trainer with one layer, because a GPU's queue holds about a thousand launches. */
+/* Opens a trainer and warms it up. The model has one layer, because a GPU's queue holds only about
+ * a thousand launches and the steps of a larger model could need more. */
 static void open_warm(Opened *o, const Folder *p)
 {
     trainer_run_open(o, p, (const char *const[]){"device=cuda", "model.num_layers=1", NULL});

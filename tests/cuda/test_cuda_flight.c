@@ -70,14 +70,15 @@ static void test_progress_words_show_which_work_has_finished(void **state)
     device_event_record(&dev, &computed);
     device_event_wait(&comm, &computed);
     op_copy(&comm, y, x);
-    expect_on(f, GRAPH_COMPUTE, 0, 2); /* nothing is marked yet */
+    expect_on(f, GRAPH_COMPUTE, 0, 2); /* no progress word has been written yet */
     flight_at(f, 1, 0, FLIGHT_BACKWARD);
     if (is_emulated()) expect_on(f, GRAPH_COMPUTE, 0, 2); /* the stream has not begun */
     op_fill(&dev, x, 3);
     /* Marking, that is, writing the progress word, neither waits nor allocates. */
     assert_int_equal(dev.waits, waits);
     assert_int_equal(dev.allocations, allocations);
-    /* Marks what is not marked yet; the call itself is also an entry, of the host. */
+    /* Marks the work that is not marked yet. The call itself also becomes an entry
+     * (FLIGHT_HOST). */
     device_synchronize(&dev);
     expect_on(f, GRAPH_COMPUTE, 3, 3);
     expect_on(f, GRAPH_COMM, 2, 2);
@@ -96,7 +97,7 @@ static void test_progress_words_show_which_work_has_finished(void **state)
     device_event_destroy(&dev, &computed);
     device_release(&dev, memory, 2 * ELEMENTS * sizeof(float));
     flight_detach(f, &dev);
-    expect_on(f, GRAPH_COMPUTE, 4, 4); /* also after the recorder was detached from the device */
+    expect_on(f, GRAPH_COMPUTE, 4, 4); /* the same after the recorder was detached */
     device_close(&dev);
     flight_free(f);
 }

@@ -2,8 +2,9 @@
  * portable kernels and with a second run, at head sizes 64 and 128, in bf16 and f16. Skipped unless
  * the CUDA device has compute capability 9.0 and the kernels are built.
  *
- * Without HOPPER_SWEEP only a few small calls run, most with one of the four kernels; with it, all
- * calls with each kernel (`make hopper`). */
+ * The kernels have four variants, one for each head size and type. Without HOPPER_SWEEP only a few
+ * small calls run, most with one of the variants; with it, all calls run with each variant (`make
+ * hopper`). */
 #include "model/core/check.h"
 #include "model/kernels/cuda/attention.h"
 #include "tests/support/device/cuda_pair.h"
@@ -87,8 +88,8 @@ static void check_call(const Shape *s, int64_t head_size, DType storage, double 
     framed_call_free(&t);
 }
 
-/* Calls each shape with each of the four kernels. Without HOPPER_SWEEP, calls shape i only with
- * kernel (i + first) % 4. */
+/* Calls each shape with each of the four variants of the kernels. Without HOPPER_SWEEP, calls shape
+ * i only with variant (i + first) % 4. */
 static void check_shapes(const Shape *shape, int n, int first)
 {
     bool sweep = getenv("HOPPER_SWEEP") != NULL;
@@ -102,7 +103,7 @@ static void check_shapes(const Shape *shape, int n, int first)
 
 /* Shapes that have little in common: one row, several tiles and blocks, groups of heads, documents,
  * queries at the end of a longer sequence of keys, gradients that are added to (accumulate). */
-static void test_small_shapes_agree_with_the_oracle(void **state)
+static void test_gradients_of_small_shapes_match_the_oracle(void **state)
 {
     static const Shape shape[] = {
         {1, 1, 1, 1, 1, 0, 0, false},
@@ -121,7 +122,7 @@ static void test_small_shapes_agree_with_the_oracle(void **state)
 
 /* Masks that hide a single key of a tile. With weights that are nearly equal, one key
  * too many or too few changes a sum by more than its bound. */
-static void test_masks_that_hide_a_single_key_agree_with_the_oracle(void **state)
+static void test_gradients_with_masks_that_hide_a_single_key_match_the_oracle(void **state)
 {
     static const Shape shape[] = {
         /* The first query of a tile sees all keys of a warpgroup but the last. */
@@ -143,11 +144,11 @@ static void test_masks_that_hide_a_single_key_agree_with_the_oracle(void **state
     }
 }
 
-/* Queries that see 1 to 8 keys, which are all keys or the last of many. Each weight is large, so
- * its rounding has the largest effect. The errors are those of the portable kernels. In the check,
- * the rows of keys that no query sees do not count in the rms; if they did, the errors of both
- * kinds of kernels would exceed the bound of dv. */
-static void test_queries_that_see_few_keys_agree_with_the_oracle(void **state)
+/* Queries that see 1 to 8 keys, which are either all keys or the last ones of many. Each weight is
+ * large, so its rounding has the largest effect. The errors are those of the portable kernels. In
+ * the check, the rows of keys that no query sees do not count in the rms; if they did, the errors
+ * of both kinds of kernels would exceed the bound of dv. */
+static void test_gradients_of_queries_that_see_few_keys_match_the_oracle(void **state)
 {
     (void)state;
     hopper_needed();
@@ -162,7 +163,7 @@ static void test_queries_that_see_few_keys_agree_with_the_oracle(void **state)
 }
 
 /* The shapes of the attention cases in checked_cases.c. */
-static void test_shapes_of_the_checked_cases_agree_with_the_oracle(void **state)
+static void test_gradients_of_the_shapes_in_checked_cases_match_the_oracle(void **state)
 {
     static const Shape shape[] = {
         {1, 1, 1, 1, 1, 0, 0, false},
@@ -189,7 +190,7 @@ static void test_shapes_of_the_checked_cases_agree_with_the_oracle(void **state)
 }
 
 /* Lengths around the borders of warpgroups, tiles and blocks. */
-static void test_lengths_near_tile_borders_agree_with_the_oracle(void **state)
+static void test_gradients_of_lengths_near_tile_borders_match_the_oracle(void **state)
 {
     static const int64_t length[] = {63, 64, 65, 127, 128, 129, 191, 193, 255, 256, 257};
     (void)state;
@@ -202,7 +203,7 @@ static void test_lengths_near_tile_borders_agree_with_the_oracle(void **state)
 
 /* More keys than queries, or fewer. The causal offset puts the queries at the end or at the
  * beginning of the keys, or is near the size of a tile. */
-static void test_unequal_query_and_key_lengths_agree_with_the_oracle(void **state)
+static void test_gradients_of_unequal_query_and_key_lengths_match_the_oracle(void **state)
 {
     static const Shape shape[] = {
         {1, 129, 300, 1, 1, 171, 0, false}, {1, 64, 200, 2, 1, 63, 0, false},
@@ -217,7 +218,7 @@ static void test_unequal_query_and_key_lengths_agree_with_the_oracle(void **stat
 
 /* A first key of its own for every query, and documents that end inside tiles and at their
  * borders. */
-static void test_first_keys_of_documents_agree_with_the_oracle(void **state)
+static void test_gradients_with_first_keys_of_documents_match_the_oracle(void **state)
 {
     static const Shape shape[] = {
         {2, 300, 300, 2, 2, 0, FIRST_RANDOM, false},
@@ -237,7 +238,7 @@ static void test_first_keys_of_documents_agree_with_the_oracle(void **state)
 /* The causal border, after which a query sees no keys, is one key before, at or one key after the
  * border of a tile, for the first queries of each warpgroup. Keys also end near the borders of
  * tiles. */
-static void test_causal_borders_near_tile_borders_agree_with_the_oracle(void **state)
+static void test_gradients_with_causal_borders_near_tile_borders_match_the_oracle(void **state)
 {
     static const int64_t offset[] = {0, 1, 62, 63, 64, 65, 126, 127, 128, 129, 191, 192, 193, 255};
     static const int64_t queries[] = {66, 129, 195}, keys[] = {127, 128, 129, 257};
@@ -252,7 +253,8 @@ static void test_causal_borders_near_tile_borders_agree_with_the_oracle(void **s
 
 /* Documents that begin one token before, at and one token after the borders of tiles and of the
  * queries of a warp. */
-static void test_documents_that_begin_near_tile_borders_agree_with_the_oracle(void **state)
+static void
+test_gradients_with_documents_that_begin_near_tile_borders_match_the_oracle(void **state)
 {
     static const int64_t first[] = {1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 130, 192, 255, 300};
     (void)state;
@@ -266,7 +268,7 @@ static void test_documents_that_begin_near_tile_borders_agree_with_the_oracle(vo
 }
 
 /* Many heads, one kv head for all of them, groups of odd size, and many tiles of one head. */
-static void test_many_heads_and_odd_groups_agree_with_the_oracle(void **state)
+static void test_gradients_with_many_heads_and_odd_groups_match_the_oracle(void **state)
 {
     static const Shape shape[] = {
         {1, 70, 70, 12, 12, 0, 0, false}, {1, 140, 140, 7, 1, 0, 0, false},
@@ -280,7 +282,7 @@ static void test_many_heads_and_odd_groups_agree_with_the_oracle(void **state)
 
 /* Scratch memory that holds the delta of one pair of batch row and kv head at a time, with and
  * without room for the sums of the biases' gradients. */
-static void test_gradients_with_little_scratch_memory_agree_with_the_oracle(void **state)
+static void test_gradients_with_little_scratch_memory_match_the_oracle(void **state)
 {
     static const Shape shape = {2, 131, 131, 4, 2, 0, 0, false};
     enum { DELTA = 2 * 131, SUMS = 2 * 3 * (4 + 2 * 2) * 64 };
@@ -298,17 +300,18 @@ static void test_gradients_with_little_scratch_memory_agree_with_the_oracle(void
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small_shapes_agree_with_the_oracle),
-        cmocka_unit_test(test_masks_that_hide_a_single_key_agree_with_the_oracle),
-        cmocka_unit_test(test_queries_that_see_few_keys_agree_with_the_oracle),
-        cmocka_unit_test(test_gradients_with_little_scratch_memory_agree_with_the_oracle),
-        cmocka_unit_test(test_shapes_of_the_checked_cases_agree_with_the_oracle),
-        cmocka_unit_test(test_lengths_near_tile_borders_agree_with_the_oracle),
-        cmocka_unit_test(test_unequal_query_and_key_lengths_agree_with_the_oracle),
-        cmocka_unit_test(test_first_keys_of_documents_agree_with_the_oracle),
-        cmocka_unit_test(test_causal_borders_near_tile_borders_agree_with_the_oracle),
-        cmocka_unit_test(test_documents_that_begin_near_tile_borders_agree_with_the_oracle),
-        cmocka_unit_test(test_many_heads_and_odd_groups_agree_with_the_oracle),
+        cmocka_unit_test(test_gradients_of_small_shapes_match_the_oracle),
+        cmocka_unit_test(test_gradients_with_masks_that_hide_a_single_key_match_the_oracle),
+        cmocka_unit_test(test_gradients_of_queries_that_see_few_keys_match_the_oracle),
+        cmocka_unit_test(test_gradients_with_little_scratch_memory_match_the_oracle),
+        cmocka_unit_test(test_gradients_of_the_shapes_in_checked_cases_match_the_oracle),
+        cmocka_unit_test(test_gradients_of_lengths_near_tile_borders_match_the_oracle),
+        cmocka_unit_test(test_gradients_of_unequal_query_and_key_lengths_match_the_oracle),
+        cmocka_unit_test(test_gradients_with_first_keys_of_documents_match_the_oracle),
+        cmocka_unit_test(test_gradients_with_causal_borders_near_tile_borders_match_the_oracle),
+        cmocka_unit_test(
+            test_gradients_with_documents_that_begin_near_tile_borders_match_the_oracle),
+        cmocka_unit_test(test_gradients_with_many_heads_and_odd_groups_match_the_oracle),
     };
     return cmocka_run_group_tests_name("attention backward for hopper", tests, pair_setup,
                                        pair_teardown);

@@ -42,8 +42,9 @@ static double length_of(Tensor t)
 }
 
 /* Requires that the gradients of the biases of q, k and v are equal but for the order of their
- * sums, and all others bit for bit. The gradient of k's bias is zero but for rounding: its terms
- * are as large as those of q's. */
+ * sums, and all others bit for bit. The bound is relative to the longest of these bias gradients so
+ * far, not to each one: the gradient of k's bias is zero except for rounding errors, although its
+ * terms are as large as those of q's. */
 static void compare(Fixture *inside, Fixture *outside, const char *name)
 {
     double largest = 0;

@@ -1,7 +1,7 @@
-/* test_hopper_choice.c -- tests which attention kernels run on a device that was opened for those
- * for Hopper, and that models train with them as with others: gradients, recomputation, reruns,
- * resumed runs, several ranks. On a GPU it needs compute capability 9.0 and a program with code for
- * sm_90a. */
+/* test_hopper_choice.c -- tests which attention kernels run on a device that was opened for the
+ * kernels for Hopper, and that models train with these kernels as with others: gradients,
+ * recomputation, reruns, resumed runs, several ranks. On a GPU it needs compute capability 9.0 and
+ * a program with code for sm_90a. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "parallel/checkpoint/checkpoint.h"
@@ -181,7 +181,8 @@ static void resume(Opened *o, const Folder *folder, const char *const *sets)
     free(run);
 }
 
-/* Resumes after one step if `resumes`. */
+/* Trains STEPS steps. With `resumes` they follow a first step, after which the run is saved and
+ * resumed. */
 static void train(Trained *out, const Folder *folder, const char *attention, const char *policy,
                   bool resumes)
 {
@@ -294,8 +295,8 @@ static void ranks_with_hopper_attention_train_like_a_single_rank(void **state)
         RankRun run = {0};
         train_ranks(&run, *state, 2, grids[i]);
         const Trained *a = &run.result[0], *b = &single.result[0];
-        /* A run with fewer accumulation steps takes more steps at once (rank_run.c). Only steps
-         * that both runs have are compared. */
+        /* The fewer micro-batches a run accumulates, the more steps it may take (rank_run.c). Only
+         * steps that both runs have are compared. */
         for (int k = 0; k < a->n && k < b->n; k++) {
             double x = a->record[k].loss, y = b->record[k].loss;
             if (!(fabs(x - y) <= 1e-2 * fabs(y)))

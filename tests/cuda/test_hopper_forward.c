@@ -2,8 +2,9 @@
  * kernel and with a second run, at head sizes 64 and 128, in bf16 and f16. Skipped unless the CUDA
  * device has compute capability 9.0 and the kernels are built.
  *
- * Without HOPPER_SWEEP only a few small calls run, with TEST_SAMPLE most with one of the four
- * kernels; with it, all calls with each kernel (`make hopper`). */
+ * The kernel has four variants, one for each head size and type. Without HOPPER_SWEEP only a few
+ * small calls run; with it, all calls run (`make hopper`). Most calls run with each variant, but
+ * with only one if TEST_SAMPLE is set. */
 #include "model/core/check.h"
 #include "model/kernels/cuda/attention.h"
 #include "tests/support/device/cuda_pair.h"
@@ -57,8 +58,8 @@ static void check_call(const Shape *s, int64_t head_size, DType storage, double 
     framed_call_free(&t);
 }
 
-/* Calls each shape with each of the four kernels. With TEST_SAMPLE, calls shape i only with kernel
- * i % 4. */
+/* Calls each shape with each of the four variants of the kernel. With TEST_SAMPLE, calls shape i
+ * only with variant i % 4. */
 static void check_shapes(const Shape *shape, int n)
 {
     bool all = getenv("TEST_SAMPLE") == NULL;
@@ -74,7 +75,7 @@ static void check_shapes(const Shape *shape, int n)
  * a single key, and which fill every stage of the ring more than once; documents that begin one key
  * after a tile; a warpgroup whose last query sees the first key of a tile, and one that sees none
  * of a tile; offsets past the last key; five tiles, read by warps whose queries all exist. */
-static void test_small_shapes_agree_with_the_oracle(void **state)
+static void test_outputs_of_small_shapes_match_the_oracle(void **state)
 {
     static const Shape shape[] = {
         {1, 1, 1, 1, 1, 0, 0},        {2, 67, 67, 2, 2, 0, 0}, {1, 261, 261, 2, 1, 0, FIRST_RANDOM},
@@ -87,9 +88,9 @@ static void test_small_shapes_agree_with_the_oracle(void **state)
     CHECK_SHAPES(shape);
 }
 
-/* Queries that see 1 to 8 keys, which are all keys or the last of many. Each weight is large, so
- * its rounding has the largest effect. */
-static void test_queries_that_see_few_keys_agree_with_the_oracle(void **state)
+/* Queries that see 1 to 8 keys, which are either all keys or the last ones of many. Each weight is
+ * large, so its rounding has the largest effect. */
+static void test_outputs_of_queries_that_see_few_keys_match_the_oracle(void **state)
 {
     (void)state;
     hopper_needed();
@@ -104,7 +105,7 @@ static void test_queries_that_see_few_keys_agree_with_the_oracle(void **state)
 
 /* The calls of checked_cases.c, lengths around the tiles of 128 keys and the blocks of 128 and 192
  * queries, more queries than keys, many heads. */
-static void test_all_shapes_agree_with_the_oracle(void **state)
+static void test_outputs_of_all_shapes_match_the_oracle(void **state)
 {
     static const Shape shape[] = {
         {1, 1, 1, 1, 1, 0, 0},
@@ -148,7 +149,7 @@ static void test_all_shapes_agree_with_the_oracle(void **state)
 /* The causal border, after which a query sees no keys, is one key before, at or one key after the
  * border of a tile, for the first queries of each warpgroup. Keys also end near the borders of
  * tiles. */
-static void test_causal_borders_near_tile_borders_agree_with_the_oracle(void **state)
+static void test_outputs_with_causal_borders_near_tile_borders_match_the_oracle(void **state)
 {
     static const int64_t offset[] = {0, 1, 62, 63, 64, 65, 126, 127, 128, 129, 191, 192, 193, 255};
     static const int64_t queries[] = {66, 129, 195}, keys[] = {127, 128, 129, 257};
@@ -163,7 +164,7 @@ static void test_causal_borders_near_tile_borders_agree_with_the_oracle(void **s
 
 /* Documents that begin one token before, at and one token after the borders of tiles and of the
  * queries of a warp. */
-static void test_documents_that_begin_near_tile_borders_agree_with_the_oracle(void **state)
+static void test_outputs_with_documents_that_begin_near_tile_borders_match_the_oracle(void **state)
 {
     static const int64_t first[] = {1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 130, 192, 255, 300};
     (void)state;
@@ -177,11 +178,11 @@ static void test_documents_that_begin_near_tile_borders_agree_with_the_oracle(vo
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small_shapes_agree_with_the_oracle),
-        cmocka_unit_test(test_queries_that_see_few_keys_agree_with_the_oracle),
-        cmocka_unit_test(test_all_shapes_agree_with_the_oracle),
-        cmocka_unit_test(test_causal_borders_near_tile_borders_agree_with_the_oracle),
-        cmocka_unit_test(test_documents_that_begin_near_tile_borders_agree_with_the_oracle),
+        cmocka_unit_test(test_outputs_of_small_shapes_match_the_oracle),
+        cmocka_unit_test(test_outputs_of_queries_that_see_few_keys_match_the_oracle),
+        cmocka_unit_test(test_outputs_of_all_shapes_match_the_oracle),
+        cmocka_unit_test(test_outputs_with_causal_borders_near_tile_borders_match_the_oracle),
+        cmocka_unit_test(test_outputs_with_documents_that_begin_near_tile_borders_match_the_oracle),
     };
     return cmocka_run_group_tests_name("attention forward for hopper", tests, pair_setup,
                                        pair_teardown);

@@ -27,28 +27,30 @@ enum { MOST_RANKS = 4, RANKS_THAT_MEET = 6 };
 
 /* The models have few heads and small tables, because the emulated device is slow. The cases cover
  * each number of ranks of each axis, each pair of axes, each schedule, each ZeRO stage and each
- * dtype. dp, tp, pp: the numbers of data-, tensor- and pipeline-parallel ranks. */
+ * dtype. Each is a list of numbers, whose meanings are in grid_case.h. dp, tp, pp: the numbers of
+ * data-, tensor- and pipeline-parallel ranks. */
 static const char *const cases[] = {
     /* data, tensor, pipeline, schedule, split, sequence, ZeRO, micros, blocks, model, recompute,
      * dtype, clip, optimizer, masked, keys, shard, offload */
     "3,0,0,0,0,0,0,0,0,6,0,1,1,0,0,1,0,0",  /* dp 4: all-reduce of whole gradients */
     "1,0,0,0,0,0,1,1,0,13,0,2,0,0,0,1,0,0", /* dp 2: reduce-scatter and all-gather once a step */
-    "3,0,0,0,0,0,2,1,0,13,0,4,1,1,0,1,0,0", /* dp 4: bf16 sums each time gradients are released */
+    "3,0,0,0,0,0,2,1,0,13,0,4,1,1,0,1,0,0", /* dp 4: gradients are summed in bf16 at each release */
     "2,0,0,0,0,0,3,0,1,13,0,3,0,0,0,1,0,0", /* dp 3: weights are prefetched for each use */
-    "3,0,0,0,0,0,3,1,1,13,0,3,0,0,0,1,1,0", /* dp 4: two groups of two that divide weights */
+    "3,0,0,0,0,0,3,1,1,13,0,3,0,0,0,1,1,0", /* dp 4: weights are sharded in two groups of two */
     "0,3,0,0,0,0,0,0,0,17,0,2,0,0,0,0,0,0", /* tp 4: two ranks share a kv head */
     "0,2,0,0,0,1,0,0,0,9,0,1,0,0,0,0,0,0",  /* tp 3: rows are split (sequence parallel) */
     "0,0,1,0,0,0,0,2,1,6,0,1,1,0,0,3,0,0",  /* pp 2: a tied table on both stages */
     "0,0,3,1,0,0,0,3,3,13,0,2,0,0,0,3,0,0", /* pp 4: gpipe */
-    "1,1,0,0,0,1,3,0,0,7,2,1,1,0,0,0,0,0",  /* dp 2 x tp 2: no overlap, full recompute */
+    "1,1,0,0,0,1,3,0,0,7,2,1,1,0,0,0,0,0",  /* dp 2 x tp 2: no overlap_comm, full recompute */
     "1,0,1,2,0,0,2,1,3,13,0,1,0,1,0,1,0,0", /* dp 2 x pp 2: interleaved chunks */
     "0,1,1,0,0,1,0,1,1,7,1,2,0,0,0,0,0,0",  /* tp 2 x pp 2: rows are split, in bf16 */
     "1,0,1,0,0,0,3,1,1,13,0,1,0,0,0,2,0,0", /* dp 2 x pp 2: whole gradients summed, no prefetch */
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* When emulated streams do their work, when NCCL reads its inputs, connects its ranks and lets them
- * go on, and what memory calls wait for. On a real GPU these modes have no effect. */
+/* The modes of the emulator: when streams do their work (streams), when NCCL reads its inputs
+ * (read), connects its ranks (connect) and lets them go on (leave), and what memory calls wait for
+ * (memory). On a real GPU these modes have no effect. */
 static const struct {
     const char *streams, *read, *memory, *connect, *leave;
 } modes[] = {{"strict", "early", "own", "each", "late"},
@@ -244,7 +246,7 @@ static bool meets_at_rest(Session *session)
     session_meet(session);
     bool rests = device_event_reached(&session->dev, &last);
     device_event_destroy(&session->dev, &last);
-    session->dev.fixed = true; /* the run goes on */
+    session->dev.fixed = true; /* session_meet has cleared it, but the run goes on */
     return rests;
 }
 

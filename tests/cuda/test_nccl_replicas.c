@@ -67,7 +67,7 @@ static const Case cases[] = {
      1,
      3,
      false},
-    /* Weights that two shard groups hold, after updates on the host's memory. */
+    /* Weights of which two shard groups have a copy each, with optimizer states in host memory. */
     {4,
      {"zero_optimization.stage=3", "parallel.shard=2", "train_batch_size=8", OFFLOAD,
       "zero_optimization.stage3_param_persistence_threshold=0"},
@@ -123,8 +123,7 @@ static void train(Comm *world, void *context)
     trainer_close(&t);
 }
 
-static void
-test_the_order_of_sums_is_never_reported_as_a_difference_but_a_flipped_bit_is(void **state)
+static void test_a_flipped_bit_is_reported_but_another_order_of_sums_is_not(void **state)
 {
     cuda_devices_needed(MOST_RANKS);
     for (int i = 0; i < CASES; i++) {
@@ -150,8 +149,7 @@ test_the_order_of_sums_is_never_reported_as_a_difference_but_a_flipped_bit_is(vo
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(
-            test_the_order_of_sums_is_never_reported_as_a_difference_but_a_flipped_bit_is),
+        cmocka_unit_test(test_a_flipped_bit_is_reported_but_another_order_of_sums_is_not),
     };
     setenv("EMU_DEVICES", "8", 0);
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);

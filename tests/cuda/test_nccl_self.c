@@ -166,7 +166,7 @@ static void test_each_collective_gives_the_right_result_in_each_type(void **stat
     }
 }
 
-static void test_calls_grouped_in_nccl_give_the_right_collectives_and_messages(void **state)
+static void test_collectives_and_messages_in_an_nccl_group_give_the_right_results(void **state)
 {
     (void)state;
     self_needed();
@@ -252,7 +252,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_library_has_the_functions_that_need_no_communicator),
         cmocka_unit_test(test_each_collective_gives_the_right_result_in_each_type),
-        cmocka_unit_test(test_calls_grouped_in_nccl_give_the_right_collectives_and_messages),
+        cmocka_unit_test(test_collectives_and_messages_in_an_nccl_group_give_the_right_results),
         cmocka_unit_test(test_communicators_work_on_several_streams_at_once),
         cmocka_unit_test(test_no_communicator_has_an_error_and_all_can_be_destroyed),
     };

@@ -319,8 +319,9 @@ static void check_table(const Table *table)
     assert_int_equal(bad, 0);
 }
 
-/* The grids; dp, tp, pp: the numbers of data-, tensor- and pipeline-parallel ranks. The last two
- * grids do not overlap communication (overlap_comm is false). */
+/* The grids, each a list of numbers, whose meanings are in grid_case.h. dp, tp, pp: the numbers of
+ * data-, tensor- and pipeline-parallel ranks. The last two grids do not overlap communication
+ * (overlap_comm is false). */
 static const char *const grids[] = {
     "0,0,1,1,0,0,0,3,1,13,0,1,0,0,0,1,0,0", /* pp 2, gpipe, four micro-batches */
     "0,1,1,0,0,1,0,1,1,7,0,1,0,0,0,1,0,0",  /* tp 2 x pp 2: rows are split, a tied table */

@@ -18,8 +18,8 @@
 
 #include <cmocka.h>
 
-/* ROWS and MANY exceed the number of threads of a block. Table row FREQUENT occurs in three parts,
- * WHOLE exactly PART times, and OVER once more. */
+/* ROWS and MANY exceed the number of threads of a block. Table row FREQUENT occurs so often that it
+ * is added in three parts, WHOLE occurs exactly PART times, and OVER PART + 1 times. */
 enum {
     PART = 256,
     ROWS = 2100,

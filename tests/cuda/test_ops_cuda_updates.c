@@ -204,8 +204,9 @@ static Tensor host_put(Tensor t)
     return there;
 }
 
-/* Updates weights whose masters and moments are on the host, on the stream of copies, by 16 blocks
- * for 40 tiles and one for the constants: the same bits as on the CPU. */
+/* Updates weights whose masters and moments are on the host, on the stream of copies. 16 blocks
+ * must process the 40 tiles, and one more block computes the constants. The bits must be the same
+ * as on the CPU. */
 static void test_state_in_page_locked_memory_is_updated_by_few_blocks(void **state)
 {
     enum { N = 40 * 4096 - 4, BLOCKS_MOST = 16 };
@@ -308,7 +309,7 @@ static void test_adamw_averages_in_bf16_match_the_cpu_bit_for_bit(void **state)
     Tensor segments = tensor_2d(part, I64, 2, SEGMENT_WORDS);
     AdamW hyper = {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .decoupled = true};
     for (int k = 0; k < 8; k++) {
-        int64_t from = k / 4; /* packs do not fit if the range begins at element 1 */
+        int64_t from = k / 4; /* first element of the range; if it is 1, packs do not fit */
         StepDecision decision = {.apply = 1, .update = 3 + k, .lr = 6e-4, .grad_scale = 0.37};
         Update here = update_drawn(BF16, k % 2 ? F32 : BF16, k / 2 % 2, 0, N), there, back;
         here.tensor[3] = pair_drawn(BF16, N, 4, 0.1, false);

@@ -11,7 +11,8 @@
 
 enum { M = 16, N = 8, K = 16, A_SLOTS = 8, B_SLOTS = 4, D_SLOTS = 4 };
 
-/* Returns the DType of a 16-bit type, whose conversions are those of model/core/dtype.h. */
+/* Returns the DType that corresponds to a 16-bit type of CUDA, for the conversions in
+ * model/core/dtype.h. */
 template <class T> static DType dtype_of(void);
 template <> DType dtype_of<bf16>(void)
 {
@@ -169,7 +170,7 @@ static void test_mma_lanes_hold_the_elements_that_the_isa_specifies(void **)
 
 /* ---- products: arithmetic -------------------------------------------------------------------- */
 
-/* Draws all elements from low to high, as integers if `integers`. */
+/* Draws all elements uniformly from the range low to high, as integers if `integers`. */
 static void draw(Matrices *m, double low, double high, bool integers, uint32_t seed)
 {
     double *x = &m->a[0][0], span = high - low;

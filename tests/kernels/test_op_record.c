@@ -96,7 +96,7 @@ static bool is_allowed(const OpCase *c, DType storage, DType grad)
     return grad == storage || grad == dtype_compute(storage);
 }
 
-static void test_the_recorded_cost_of_every_op_equals_that_of_its_operands(void **state)
+static void test_the_recorded_cost_of_every_op_equals_that_computed_from_operand_roles(void **state)
 {
     static const DType types[] = {F64, F32, BF16, F16};
     /* The operands of op_step_decide are structs (StepState and so on); its cost has its own test
@@ -294,7 +294,7 @@ static void test_matrix_products_are_recorded_with_rows_columns_and_depth(void *
 
 /* 3 sequences of 4 queries and 6 keys, 8 query and 2 key heads of 16. With offset 2 the queries see
  * 3, 4, 5 and 6 keys; with offset 4 they see 5 and three times all 6. */
-static void test_attention_counts_the_pairs_that_the_causal_mask_allows(void **state)
+static void test_the_cost_of_attention_counts_the_pairs_that_the_causal_mask_allows(void **state)
 {
     Recorded r;
     (void)state;
@@ -377,7 +377,8 @@ static void test_the_names_of_arguments_equal_those_in_the_list_of_ops(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_recorded_cost_of_every_op_equals_that_of_its_operands),
+        cmocka_unit_test(
+            test_the_recorded_cost_of_every_op_equals_that_computed_from_operand_roles),
         cmocka_unit_test(test_memory_traffic_of_tables_counts_only_the_selected_rows),
         cmocka_unit_test(test_memory_traffic_of_updates_counts_every_operand_of_every_range),
         cmocka_unit_test(test_memory_traffic_of_a_hash_counts_the_bytes_that_it_reads),
@@ -385,7 +386,7 @@ int main(void)
             test_memory_traffic_of_a_step_decision_counts_its_structs_and_one_learning_rate),
         cmocka_unit_test(test_sums_of_a_step_are_recorded_as_f64),
         cmocka_unit_test(test_matrix_products_are_recorded_with_rows_columns_and_depth),
-        cmocka_unit_test(test_attention_counts_the_pairs_that_the_causal_mask_allows),
+        cmocka_unit_test(test_the_cost_of_attention_counts_the_pairs_that_the_causal_mask_allows),
         cmocka_unit_test(test_the_names_of_arguments_equal_those_in_the_list_of_ops),
     };
     return cmocka_run_group_tests_name("op record", tests, NULL, NULL);

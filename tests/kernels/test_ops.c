@@ -28,7 +28,7 @@ typedef struct {
     int count;
     OperandSpec spec[CASE_OPERANDS];
     OracleCall oracle;
-    double *start[CASE_OPERANDS]; /* of an output that is not read: 0 */
+    double *start[CASE_OPERANDS]; /* exact values before the call; 0 for outputs not read */
     Guarded guarded[CASE_OPERANDS];
     Tensor tensor[CASE_OPERANDS];
     char name[256];

@@ -111,8 +111,8 @@ typedef struct {
 } Form;
 
 /* Adds the error of the result at x to the fit. Only arguments of at most 2.5 in magnitude count.
- * Beyond, tanh is so close to 1 that an approximate tanh is 1, with errors that all have the same
- * sign. */
+ * For larger ones, tanh is so close to 1 that an approximate tanh is exactly 1, and then all errors
+ * have the same sign. */
 static void form_add(Form *form, double x, double error, double difference, double bound)
 {
     if (fabs(x) > 2.5 || bound == 0) return;
@@ -322,8 +322,9 @@ static void gelu_backward_uses_the_derivative_of_the_tanh_form(void **state)
 
 /* ---- the library's form ---------------------------------------------------------------------- */
 
-/* An emulated cuBLASLt takes the place of the library, in three ways. A tanh that is wrong by 2^-11
- * must pass. A gelu of the rounded sum, and a gelu or gelu' by erf, must be detected. */
+/* An emulated cuBLASLt takes the place of the library and differs from it in one of three ways
+ * (EMU_LT). A tanh that is wrong by 2^-11 must pass. A gelu of the rounded sum, and a gelu or gelu'
+ * computed with erf, must be detected. */
 static void a_library_may_approximate_tanh_but_not_use_another_form_of_gelu(void **state)
 {
     (void)state;

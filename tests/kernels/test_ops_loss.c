@@ -1,5 +1,5 @@
 /* test_ops_loss.c -- tests the loss of rows in which one logit is NaN or far larger than all
- * others, at every position in turn. Code that searches the largest logit in vectors, packs or
+ * others, at every position in turn. Code that searches for the largest logit in vectors, packs or
  * strides must read every position, including the odd ones at the end. If it misses the largest
  * logit, the exponential overflows. A NaN anywhere must give a NaN loss. */
 #include "model/core/check.h"
@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-/* Outside the range of exp in f64 as well. */
+/* exp(SPIKE) overflows even in f64. */
 #define SPIKE 1000.0
 #define SCALE 0.5
 
@@ -155,8 +155,9 @@ static void a_very_large_or_NaN_logit_is_found_in_long_rows(void **state)
 }
 
 /* On a GPU: if all logits are -infinity, if one is infinity, or if the target is beyond the
- * vocabulary (also beyond the row), the loss is NaN. In the last two cases only the loss is wrong:
- * the gradient has no target and adds up to the scale, and the padding is 0. */
+ * vocabulary (also beyond the row), the loss is NaN. If the target is beyond the vocabulary, only
+ * the loss is NaN: nothing is subtracted from the gradient at the target, so the gradient adds up
+ * to the scale, and the padding is 0. */
 static void undefined_losses_are_NaN(void **state)
 {
     enum { ROWS = 4, COLS = 16, VOCABULARY = 13 };

@@ -196,7 +196,8 @@ static void check_on_devices(int64_t vocabulary, int64_t rows, int64_t grain,
     for (int i = 0; i < devices.count; i++) {
         TestDevice *d = &devices.item[i];
         if (!device_asked_for(d) || d->threads == 2 || d->openblas) continue;
-        /* Rows so long that a block of a GPU reads them in several strides. */
+        /* Very long rows run on GPUs only: they test that a block reads a row in several
+         * strides. */
         if (vocabulary > 10000 && !d->cuda) continue;
         for (DType storage = F64; storage <= F16; storage++)
             for (int k = 0; k < 2 * MOST_RANKS; k++) {
@@ -233,8 +234,9 @@ static double spike(int64_t row, int64_t col, int64_t vocabulary)
     return row % vocabulary == col ? 1000 : drawn_uniform(63, row * vocabulary + col);
 }
 
-/* Returns a logit around 60000. The rounding of the largest logit in any base, if it is not
- * corrected, changes the sum of exponentials by up to 60000 u: in f16 this exceeds the bounds. */
+/* Returns a logit around 60000. If exponentials are computed as powers of 2, the largest logit is
+ * multiplied by log2(e). The rounding of this product, if it is not corrected, changes the sum of
+ * exponentials by up to 60000 u, relative to the sum: in f16 this exceeds the bounds. */
 static double large(int64_t row, int64_t col, int64_t vocabulary)
 {
     return 60000 + 60 * drawn_normal(65, row * vocabulary + col);

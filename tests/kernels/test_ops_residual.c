@@ -1,5 +1,5 @@
-/* test_ops_residual.c -- tests how op_linear_residual_forward rounds: the difference between one
- * rounding and two is within the bounds of test_ops.c. The sums are exact here. */
+/* test_ops_residual.c -- tests whether op_linear_residual_forward rounds once or twice. The bounds
+ * of test_ops.c allow both. Here the sums are exact, so the two can be told apart. */
 #include "model/core/check.h"
 #include "model/kernels/ops.h"
 #include "tests/support/device/op_devices.h"

@@ -166,7 +166,7 @@ static void updates_have_the_same_bits_as_the_oracle(void **state)
         for (int64_t t = 1; t < 1000000; t = t * 999 + 1) {
             updated_exactly(rule, &r, t, exact);
             for (int d = 0; d < devices.count; d++)
-                for (int odd = 0; odd < 2; odd++) { /* by packs, and element by element */
+                for (int odd = 0; odd < 2; odd++) { /* 0: in packs; 1: element by element */
                     updated_on(&devices.item[d].device, rule, &r, t, mixed, MIXED, 0, PLACES - odd,
                                got);
                     for (int i = 0; i < PLACES - odd; i++) {
@@ -274,8 +274,8 @@ static int ups_of(Device *dev, uint64_t seed, uint64_t stream, int64_t t, uint16
 }
 
 /* 1 + 2^-9 is a quarter of a step above 1, so of N elements N / 4 are rounded up, within five
- * standard deviations. Two updates, seeds or parameters agree only by chance: in 10 / 16 of all
- * elements. */
+ * standard deviations. Two updates, seeds or parameters agree only by chance: in (1/4)^2 + (3/4)^2
+ * = 10 / 16 of all elements. */
 static void random_bits_are_unbiased_and_differ_by_update_seed_and_parameter(void **state)
 {
     (void)state;
@@ -288,9 +288,10 @@ static void random_bits_are_unbiased_and_differ_by_update_seed_and_parameter(voi
     double bound = 5 * sqrt(n * 0.25 * 0.75);
     if (fabs(ups - n / 4) > bound) fail_msg("%g of %g went up, %g may be off", ups, n, bound);
     for (int k = 0; k < 4; k++) {
-        if (k == 0) memcpy(other, out[1], sizeof other);                /* another update */
-        if (k == 1) ups_of(dev, 3, 2, 1, other, PLACES);                /* another seed */
-        if (k == 2) ups_of(dev, 1 + (1ull << 40), 2, 1, other, PLACES); /* its high half */
+        if (k == 0) memcpy(other, out[1], sizeof other); /* another update */
+        if (k == 1) ups_of(dev, 3, 2, 1, other, PLACES); /* another seed */
+        if (k == 2)
+            ups_of(dev, 1 + (1ull << 40), 2, 1, other, PLACES); /* another high half of the seed */
         if (k == 3) ups_of(dev, 1, 2 + (1ull << 50), 1, other, PLACES); /* another parameter */
         int same = 0;
         for (int i = 0; i < PLACES; i++)

@@ -112,7 +112,7 @@ static double loss_of(Curve curve, int i)
     double width = curve == CURVE_CONSTANT ? 0 : curve == CURVE_QUIET ? 1e-6 : 0.05;
     double loss = level + width * noise;
     if (jump < 0.02) return loss * 3;
-    if (jump < 0.04) return loss * 1.045; /* near the limit of the floor */
+    if (jump < 0.04) return loss * 1.045; /* a little above the smallest rise that can be a spike */
     if (jump < 0.06) return loss + 10 * width;
     return loss;
 }
@@ -144,7 +144,7 @@ static StepConstants plain_constants(double deviations, bool skip)
 
 /* Every device finds the spikes that the oracle finds, and has the same medians and deviations bit
  * for bit. */
-static void spikes_equal_those_found_with_a_sorted_median(void **state)
+static void spikes_match_an_oracle_that_finds_the_median_by_sorting(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++) {
@@ -210,7 +210,7 @@ static void bug_10_a_non_finite_loss_does_not_enter_the_median(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(spikes_equal_those_found_with_a_sorted_median),
+        cmocka_unit_test(spikes_match_an_oracle_that_finds_the_median_by_sorting),
         cmocka_unit_test(a_spike_does_not_affect_the_update_unless_spikes_are_skipped),
         cmocka_unit_test(bug_10_a_non_finite_loss_does_not_enter_the_median),
     };

@@ -308,7 +308,7 @@ static void tiny_updates_move_a_bf16_weight(Device *dev)
                     fabs(bf16_to_f32(s.weight[i]) - s.master[i]) < 1e-6);
 }
 
-static void bug_7_tiny_updates_move_a_bf16_weight(void **state)
+static void bug_7_tiny_updates_move_a_bf16_weight_that_has_a_master(void **state)
 {
     (void)state;
     for (int i = 0; i < devices.count; i++)
@@ -344,7 +344,7 @@ int main(void)
         cmocka_unit_test(the_loss_scale_follows_recorded_traces_of_deepspeed),
         cmocka_unit_test(skipped_updates_change_no_bit_of_weights_and_states),
         cmocka_unit_test(bug_8_runs_with_and_without_loss_scale_have_the_same_bits),
-        cmocka_unit_test(bug_7_tiny_updates_move_a_bf16_weight),
+        cmocka_unit_test(bug_7_tiny_updates_move_a_bf16_weight_that_has_a_master),
         cmocka_unit_test(sgd_dampens_from_the_second_update),
     };
     return cmocka_run_group_tests_name("end of a step", tests, devices_setup, devices_teardown);

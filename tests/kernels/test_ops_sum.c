@@ -219,7 +219,8 @@ static void bug_6_many_small_gradients_of_ranks_are_added_without_loss(void **st
         }
 }
 
-/* Returns the sum of n ranks' gradients in 16 bits: `a` on the first half, `b` on the others. */
+/* Returns the sum of the 16-bit gradients of n ranks. The gradient is `a` on the first half of the
+ * ranks, `b` on the others. */
 static double sum_of_halves(Device *dev, DType type, int n, double a, double b)
 {
     double cell = 0;

@@ -59,8 +59,8 @@ static void group_exp(real *restrict scores, int64_t from, int64_t to, const rea
 }
 
 /* Turns the scores of the group of queries that starts at i into weights. Rescales what these
- * queries have summed over earlier keys to the new maximum; `gathered` says whether there are
- * earlier keys. */
+ * queries have summed over earlier keys to the new maximum. `gathered`: true if sums over earlier
+ * keys exist, that is, this is not the first block of keys. */
 static void group_softmax(const ForwardCall *f, QueryBlock *x, int64_t i, bool gathered)
 {
     const AttentionCall *h = &f->call;
@@ -100,8 +100,9 @@ static void keys_forward(const ForwardCall *f, QueryBlock *x, int64_t key, int64
      * no special case below. */
     window_make(h, x->b, x->t, x->n, key, n, &x->window);
     for (int64_t j = 0; j < n; j += STRIP_ROWS) {
-        /* Queries before the first one that attends to this strip are skipped in whole groups:
-         * group_softmax does not read scores outside its group's window. */
+        /* Queries before the first one that attends to this strip of keys are skipped, in whole
+         * groups. Their scores stay uncomputed, which is allowed because group_softmax does not
+         * read scores outside its group's window. */
         int64_t i = causal_first(h, x->t, x->n, key + j) / GROUP * GROUP;
         Strip a = {.at = k.at + j * k.ld, .row = k.ld, .step = 1};
         CPU(strips_product)
@@ -111,8 +112,8 @@ static void keys_forward(const ForwardCall *f, QueryBlock *x, int64_t key, int64
     for (int64_t i = 0; i < x->n; i += GROUP)
         group_softmax(f, x, i, gathered);
     for (int64_t i = 0, rows; i < x->n; i += rows) {
-        /* A strip must not cross groups of queries: outside a group's window its scores were not
-         * turned into weights. */
+        /* A strip (the queries of one product) must not cross groups of queries: outside a group's
+         * window its scores were not turned into weights. */
         rows = min_i64(min_i64(STRIP_ROWS, GROUP - i % GROUP), x->n - i);
         int64_t from, to = window_span(&x->window, i, rows, &from);
         Strip p = {.at = x->scores + from * SCORES_LD + i, .row = 1, .step = SCORES_LD};

@@ -149,8 +149,8 @@ static inline void head_store(const AttentionCall *h, Tensor x, int64_t length, 
         reals_store(x.dtype, to, row, h->shape.head_size);
 }
 
-/* Writes n rows, transposed, to `to` (D, SCORES_LD); the rest of the last group repeats the last
- * row. */
+/* Writes n rows, transposed, to `to` (D, SCORES_LD): row i becomes column i. The columns from n to
+ * the end of the last group repeat row n - 1. */
 static inline void rows_transpose(const AttentionCall *h, HeadRows rows, int64_t n, real *to)
 {
     for (int64_t i = 0; i < groups_up(n); i += LANES) {
@@ -160,8 +160,9 @@ static inline void rows_transpose(const AttentionCall *h, HeadRows rows, int64_t
     }
 }
 
-/* For each query of a block (a whole number of groups), the range [first, end) of keys in a key
- * block that it attends to; [KEY_BLOCK, 0) if it attends to none of them. */
+/* For each query of a block (padded to a whole number of groups): the range [first, end) of keys in
+ * a key block that the query attends to, counted from the first key of that block; [KEY_BLOCK, 0)
+ * if it attends to none of them. */
 typedef struct {
     int32_t first[QUERY_BLOCK], end[QUERY_BLOCK];
 } Window;
@@ -182,8 +183,8 @@ static inline void window_make(const AttentionCall *h, int64_t b, int64_t t, int
     }
 }
 
-/* Sets *first to the first key that any of the queries [i, i + n) of the window attends to and
- * returns the end of the range. */
+/* Finds the smallest range of keys that holds every key that any of the queries [i, i + n) of the
+ * window attends to. Sets *first to its beginning and returns its end. */
 static inline int64_t window_span(const Window *w, int64_t i, int64_t n, int64_t *first)
 {
     int32_t from = w->first[i], to = w->end[i];

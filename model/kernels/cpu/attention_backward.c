@@ -15,8 +15,8 @@
  * not. */
 #pragma GCC optimize("fp-contract=fast")
 
-/* Largest number of elements in each of a task's sums for dk and dv, so that both fit a workspace.
- */
+/* Largest number of elements in a task's array of sums for dk, and in the one for dv, so that both
+ * arrays fit a worker's workspace. */
 #define OWNED_ELEMENTS ((int64_t)2 << 20)
 
 typedef struct {
@@ -105,7 +105,8 @@ static void strip_backward(const BackwardCall *f, const Part *x, const Queries *
 }
 
 /* Processes one block of scores: adds the contribution of queries `qs` and keys [key, key + n) to
- * the gradients. */
+ * the gradients. `gathered`: true if dq already holds sums over earlier keys; otherwise dq is
+ * overwritten. */
 static void block_backward(const BackwardCall *f, const Part *x, const Queries *qs, int64_t key,
                            int64_t n, bool gathered)
 {

@@ -73,7 +73,7 @@ static inline void reals_store(DType dtype, void *restrict to, const real *restr
     }
 }
 
-/* Returns row `row` of t as reals: in place if stored as such, else converted into buffer (cols
+/* Returns row `row` of t as reals: in place if t stores reals, else converted into buffer (cols
  * elements). */
 static inline const real *row_load(Tensor t, int64_t row, real *buffer)
 {

@@ -68,7 +68,7 @@ void CPU(position_add)(Device *dev, Tensor x, Tensor table, Tensor positions)
     pool_run(dev->pool, job.tasks, position_body, &job);
 }
 
-/* Sums, for each index, the chain of gradient rows in a range of columns. */
+/* Sums, for each index, its chain of gradient rows, in the task's range of columns. */
 static void chain_body(void *context, int64_t task, int worker)
 {
     const EmbeddingJob *job = context;
@@ -85,7 +85,7 @@ static void chain_body(void *context, int64_t task, int worker)
             memset(sum, 0, sizeof(real) * (size_t)to.n);
             if (job->accumulate)
                 reals_load(sum, job->table.dtype, span_address(job->table, to), to.n);
-            /* The sum is in reals and rounded once, however long the chain. */
+            /* The sum is in reals and is rounded only once, however long the chain is. */
             for (int64_t n = job->head[h]; n >= 0; n = job->next[n]) {
                 Span from = {.row = n, .col = to.col, .n = to.n};
                 const real *x = span_load(job->x, from, buffer);

@@ -33,8 +33,8 @@ void CPU(gemm)(Device *dev, int worker, int64_t m, int64_t n, int64_t k, real al
 void CPU(gemm_builtin)(int64_t m, int64_t n, int64_t k, real alpha, Factor a, Factor b, real beta,
                        real *c, int64_t ldc, void *scratch);
 
-/* Returns rows [row, row + rows) and columns [col, col + cols) of t as reals: in place if stored as
- * such, else converted into buffer (rows x cols). The caller sets `transposed`. */
+/* Returns rows [row, row + rows) and columns [col, col + cols) of t as reals: in place if t stores
+ * reals, else converted into buffer (rows x cols). The caller sets `transposed`. */
 static inline Factor factor_load(Tensor t, int64_t row, int64_t rows, int64_t col, int64_t cols,
                                  real *buffer)
 {

@@ -15,8 +15,8 @@ enum {
     MR = VECTOR_BYTES == 64 ? 14 : 6, /* rows of the register block */
     NR = 2 * LANES,                   /* columns of the register block */
     KC = 384,                         /* depth of a packed block */
-    MC = 12 * MR,                     /* rows of a packed a: MC x KC stays in L2 */
-    NC = 1920,                        /* columns of a packed b, a multiple of every NR; in L3 */
+    MC = 12 * MR,                     /* rows of a packed block of a: MC x KC stays in L2 */
+    NC = 1920, /* columns of a packed block of b, which stays in L3; a multiple of every NR */
 };
 
 _Static_assert(NC % NR == 0, "packed b is whole panels");
@@ -52,8 +52,8 @@ lines_pack(real *restrict to, Factor f, int64_t lines, int64_t depth, int width)
             columns_pack(to, f.at + r0, f.ld, n, depth, width);
             continue;
         }
-        /* From the end to the beginning: the last vector of a line may overlap the next line of the
-         * panel, whose beginning is written later. */
+        /* Packs the last vector of lines first: at depth p it may extend past the panel's width,
+         * into the first elements of depth p + 1, which a later iteration writes. */
         for (int64_t r = (n - 1) / LANES * LANES; r >= 0; r -= LANES)
             rows_pack(to + r, f.at + (r0 + r) * f.ld, f.ld, n - r < LANES ? n - r : LANES, depth,
                       width);

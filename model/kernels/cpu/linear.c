@@ -109,8 +109,9 @@ static TileScratch scratch_take(const ProductJob *job, int worker, Tile t)
     return (TileScratch){.a = p, .b = p + a, .c = p + a + b, .row = {row, row + cols}};
 }
 
-/* Returns the part [line, line + lines) x [depth, depth + depths) of a factor, where lines are rows
- * or columns of the result. `deep` says that depth runs along the elements of a stored row. */
+/* Returns the part [line, line + lines) x [depth, depth + depths) of a factor. A line belongs to
+ * one row of the result (factor a) or to one column (factor b), and the depth is the dimension that
+ * is summed over. `deep`: true if the depth runs along a stored row. */
 static Factor job_factor(Tensor t, bool deep, int64_t line, int64_t lines, int64_t depth,
                          int64_t depths, real *buffer)
 {
@@ -312,8 +313,8 @@ static void backward_weight_task(void *context, int64_t task, int worker)
     Tile t = grid_tile(&job->grid, task);
     TileScratch s = scratch_take(job, worker, t);
     if (tensor_present(job->bias)) { /* the tiles in one row of the grid share their part of db */
-        /* Each tile in a row of tiles sums its share of the columns, so the bias gradient needs no
-         * tasks of its own, and all tasks sum about the same number of columns. */
+        /* Each tile in a row of tiles sums its share of dy's columns, so the bias gradient needs no
+         * tasks of its own, and all tasks sum about the same number of columns of dy. */
         int64_t parts = job->grid.cols, part = task / job->grid.rows;
         int64_t first = pool_cut(t.rows, parts, TILE_GRAIN, part);
         CPU(bias_part)

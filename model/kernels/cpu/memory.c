@@ -122,9 +122,9 @@ typedef struct {
     Tensor dst;
     const Tensor *src;
     int n;
-    bool stream; /* dst is too long to stay in the caches, so it is written past them */
-    bool apart;  /* the sources are read in several blocks; dst may be a source of a later block, so
-                    it is written last */
+    bool stream; /* true: dst is too long to stay in the caches, so it is written past them */
+    bool apart;  /* true: the sources are read in several blocks; dst may be a source of a later
+                    block, so it is written last */
     int64_t tasks;
 } SumJob;
 
@@ -155,9 +155,9 @@ static void reals_sum_of(real *to, const real *const *x, int n, int64_t count)
     }
 }
 
-/* Writes the sum of the sources' span to `to`; the sources are stored as reals. More than
- * SUM_SOURCES are added in blocks, each to the sum of those before it. `to` may be one of the
- * sources' spans if there is a single block. */
+/* Writes the sum of the sources over the span s to `to`; the sources are stored as reals. More than
+ * SUM_SOURCES sources are added in blocks, each to the sum of those before it. `to` may be one of
+ * the sources' spans if there is a single block. */
 static void stored_sum_of(real *to, const SumJob *job, Span s)
 {
     const real *x[1 + SUM_SOURCES];

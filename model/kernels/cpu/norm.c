@@ -239,8 +239,9 @@ static void partials_sum(const NormJob *job, int which, Tensor d, bool accumulat
     reals_store(d.dtype, d.data, partials, n);
 }
 
-/* Each task sums its rows separately, and these sums are added in ascending order. Reads 3 N K W
- * and writes N K W elements. The column sums read a row of dx while it is in the cache. */
+/* Each task sums its rows separately, and these sums are added in ascending order. With N rows of K
+ * groups of W elements, reads 3 N K W and writes N K W elements. The column sums read a row of dx
+ * while it is in the cache. */
 void CPU(norm_backward)(Device *dev, Tensor dx, bool accumulate_dx, Tensor columns, Tensor dw,
                         Tensor db, bool accumulate, Tensor dy, Tensor x, Tensor stats, Tensor w,
                         Norm norm)

@@ -46,7 +46,7 @@ static inline void *span_address(Tensor t, Span s)
     return (char *)t.data + (size_t)(s.row * t.ld + s.col) * dtype_size(t.dtype);
 }
 
-/* Returns the span's elements of t as reals: in place if stored as such, otherwise converted into
+/* Returns the span's elements of t as reals: in place if t stores reals, otherwise converted into
  * buffer. */
 static inline const real *span_load(Tensor t, Span s, real *buffer)
 {

@@ -12,8 +12,8 @@ static inline __attribute__((always_inline)) void
 block_product(int rows, int width, int64_t k, const real *restrict a, int64_t row, int64_t step,
               const real *restrict b, int64_t ldb, bool add, real *restrict c, int64_t ldc)
 {
-    /* Only the sums must stay in registers besides vectors of b and broadcast elements of a: 8 rows
-     * of 2 vectors use 16 of AVX-512's 32 registers, 6 rows of 2 use 12 of AVX2's 16. */
+    /* The sums must stay in registers. 8 rows of 2 vectors use 16 of AVX-512's 32 registers, 6 rows
+     * of 2 use 12 of AVX2's 16; the others hold vectors of b and broadcast elements of a. */
     Vector acc[STRIP_ROWS][2] = {{{0}}};
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)

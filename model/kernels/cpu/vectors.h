@@ -1,5 +1,5 @@
-/* vectors.h -- a SIMD vector of reals for the CPU level that is compiled for, stores past the
- * caches, and transposition of blocks of rows. */
+/* vectors.h -- a SIMD vector of reals for the CPU level that the file is compiled for, stores past
+ * the caches, and transposition of blocks of rows. */
 #ifndef MODEL_KERNELS_CPU_VECTORS_H
 #define MODEL_KERNELS_CPU_VECTORS_H
 

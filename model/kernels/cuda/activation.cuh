@@ -26,7 +26,7 @@ template <class T> static __device__ __forceinline__ float reciprocal(float x)
 }
 
 /* Returns 1 / (1 + 2^-v), the logistic function of v ln 2. For 16-bit results the error is at most
- * 5 units of 2^-23 times the result, which is 0 for v < -126. */
+ * 5 * 2^-23 times the result, except that the result is 0 for v < -126. */
 template <class T> static __device__ __forceinline__ float logistic(float v)
 {
     return reciprocal<T>(1 + power_of_2<T>(-v));

@@ -26,9 +26,9 @@ typedef struct {
     int section; /* number of (batch row, head) pairs whose blocks run at the same time */
 } AttentionShape;
 
-/* A section is a group of pairs whose blocks run at the same time: as many as have at most
- * SECTION_BYTES of keys and values in all (but at least the heads of one kv head), so that these
- * stay in the L2 cache. */
+/* A section is a group of pairs whose blocks run at the same time. It has as many pairs as possible
+ * whose keys and values take at most SECTION_BYTES in all (but at least the heads of one kv head),
+ * so that the keys and values stay in the L2 cache. */
 #define SECTION_BYTES ((int64_t)16 << 20)
 
 static inline AttentionShape shape_of(Tensor q, Tensor k, Attention a, Tensor first_key)

@@ -94,9 +94,10 @@ static bool device_cuda_usable(Device *device, char *err, size_t n)
 }
 
 /* Creates the streams with their priorities. Communication has priority over compute, because other
- * ranks wait for it. So has the update of states in host memory, because its few blocks must run
- * concurrently with the forward pass, which waits for them. The tensor-parallel sums inside a layer
- * have the highest priority, because little or no work can overlap with them. */
+ * ranks wait for it. The stream that updates optimizer states in host memory has priority, too,
+ * because its few blocks must run concurrently with the forward pass, which waits for them. The
+ * tensor-parallel sums inside a layer have the highest priority, because little or no work can
+ * overlap with them. */
 static void open_streams(Device *device, CudaDevice *cuda)
 {
     int least, greatest;

@@ -131,8 +131,8 @@ void cuda_activation_forward(Device *dev, Tensor y, Tensor x, ActivationKind kin
     });
 }
 
-/* Launches dx = dy * f'(x), where f is GELU or squared ReLU. dy has the type of dx and x, or is the
- * f32 sum of a product if `product`; f is GELU then. */
+/* Launches dx = dy * f'(x), where f is GELU or squared ReLU. If `product`, dy is the f32 sum of a
+ * product and f is GELU; otherwise dy has the type of dx and x. */
 static void pointwise_backward(Device *dev, Tensor dx, Tensor dy, Tensor x, ActivationKind kind,
                                bool product)
 {

@@ -291,8 +291,8 @@ static void sums_as(Device *dev, Tensor dtable, Tensor dx, Tensor parts, Sort s,
                                                sums, s, accumulate);
 }
 
-/* Returns for how many columns the workspace has room for the sums of all parts, after `ints`
- * numbers: all columns, or a multiple of eight, at least eight. */
+/* Returns for how many columns the workspace has room for the sums of all parts, after the `ints`
+ * 32-bit numbers of the sort: all columns, or a multiple of eight, at least eight. */
 static int64_t columns_at_once(Device *dev, int64_t ints, int64_t parts, int64_t cols)
 {
     int64_t words = (int64_t)(cuda_device(dev)->workspace_bytes / sizeof(float)) - ints;

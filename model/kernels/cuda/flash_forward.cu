@@ -2,8 +2,8 @@
 #include "model/kernels/cuda/flash.cuh"
 
 /* Tile sizes. A block has WARPS warps, and each warp owns 16 MT queries; a tile holds 8 NT keys.
- * With MT = 2, a warp reads half as many keys and values per product. Heads of more than 128
- * columns have no registers left for that. */
+ * With MT = 2, a warp reads half as many keys and values per product. For heads of more than 128
+ * columns there are not enough registers for that. */
 template <int D> struct FlashForward {
     enum { WARPS = 4, N_THREADS = WARPS * WARP, MT = D <= 128 ? 2 : 1, NT = D <= 64 ? 8 : 4 };
     enum { QUERIES = WARPS * MT * 16, KEYS = NT * 8, CT = D / 8 };

@@ -124,8 +124,8 @@ void cuda_linear_forward(Device *dev, Tensor y, Tensor x, Tensor w, Tensor bias,
     Tensor sum = tensor_present(pre) ? pre : y;
     LtProduct p = asked(dev, sum, x, false, w, true);
     p.bias = bias;
-    /* The library's bias epilogue is free. Filling the result with the bias first costs another
-     * pass over it. */
+    /* The library's bias epilogue needs no extra pass over the result. Filling the result with the
+     * bias first, which is done if the library refuses the epilogue, needs one. */
     bool done = tensor_present(bias) && lt_product(dev, &p);
     if (!done && tensor_present(bias)) {
         cuda_rows_fill(dev, sum, bias);

@@ -4,7 +4,7 @@
 
 #include "model/kernels/hash_rule.h"
 
-enum { HASH_THREADS = 256, HASH_BATCH = 4, HASH_BLOCKS = 4 /* on a multiprocessor */ };
+enum { HASH_THREADS = 256, HASH_BATCH = 4, HASH_BLOCKS = 4 /* per multiprocessor */ };
 typedef unsigned long long Word; /* the type that atomicAdd takes */
 
 /* Adds to sum the hash numbers (hash_word) of all words of x: first of `packs` whole packs of N

@@ -37,8 +37,8 @@ static __device__ __forceinline__ int warpgroup_number()
     return __shfl_sync(0xffffffffu, (int)threadIdx.x / WARPGROUP, 0);
 }
 
-/* Returns x, which must be the same in all lanes of the warp, in a way that shows the compiler that
- * it is. */
+/* Returns x, which must be the same in all lanes of the warp, by a shuffle from which the compiler
+ * sees that all lanes have the same value. */
 static __device__ __forceinline__ int uniform(int x)
 {
     return __shfl_sync(0xffffffffu, x, 0);
@@ -55,7 +55,8 @@ static __device__ __forceinline__ unsigned char *tiles_begin(unsigned char *shar
 
 /* Starts the copy of ROWS rows of one head, from row `token` of batch row b on, into a tile. `map`
  * describes the tensor, with boxes of ROWS rows. Rows past the end of the batch row become zeros.
- * The copy arrives at `full` with TILE_BYTES(ROWS, D) bytes, which must be expected already. */
+ * The copy arrives at `full` with TILE_BYTES(ROWS, D) bytes, which mbarrier_expect must have
+ * announced before. */
 template <int ROWS, int D>
 __device__ __forceinline__ void tile_load(unsigned char *tile, const CUtensorMap *map,
                                           uint64_t *full, int head, int token, int b)
@@ -102,15 +103,15 @@ static __device__ __forceinline__ void stage_wait_again(uint64_t *full, uint32_t
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* Describes a tile whose rows are rows of the left operand, or columns of the right one: the inner
- * index of the product runs along its rows in memory. */
+/* Returns the wgmma descriptor of a tile whose rows are rows of the left operand, or columns of the
+ * right one: the inner index of the product runs along the tile's rows in memory. */
 static __device__ __forceinline__ uint64_t tile_along(uint32_t address)
 {
     return wgmma_descriptor(address, 16, 8 * PANEL_ROW);
 }
 
-/* Describes a tile of ROWS rows whose columns are columns of the right operand: the inner index
- * runs down the tile. */
+/* Returns the wgmma descriptor of a tile of ROWS rows whose columns are columns of the right
+ * operand: the inner index of the product runs down the tile. */
 template <int ROWS> __device__ __forceinline__ uint64_t tile_down(uint32_t address)
 {
     return wgmma_descriptor(address, ROWS * PANEL_ROW, 8 * PANEL_ROW);

@@ -1,5 +1,6 @@
 /* hopper_absent.c -- takes the place of the attention kernels for Hopper in programs that are built
- * without code for sm_90a. No device opens for these kernels there. */
+ * without code for sm_90a. In such a program no device can be opened with cuda.attention
+ * "hopper". */
 #include "model/core/check.h"
 #include "model/kernels/cuda/attention.h"
 

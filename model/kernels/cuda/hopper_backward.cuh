@@ -31,7 +31,8 @@ enum {
 /* Rows of a tile that the blocks walk over. */
 #define BACKWARD_WALKED(D) ((D) == 64 ? 128 : 64)
 
-/* The operands of both kernels that are loaded by bulk copies, in boxes of GROUP_ROWS rows. */
+/* Tensor maps of the operands that the two kernels load by bulk copies, in boxes of GROUP_ROWS
+ * rows. */
 struct BackwardMaps {
     CUtensorMap q, k, v, dout;
 };
@@ -39,7 +40,8 @@ struct BackwardMaps {
 typedef Ring<BACKWARD_STAGES> BackwardRing;
 
 /* Starts the copies of ROWS rows of one head as tile_load does. A tile of more rows than a box has
- * is loaded box by box, which only a tile of one panel allows. */
+ * is loaded box by box. This is possible only for tiles of one panel, because only there the boxes
+ * are adjacent. */
 template <int ROWS, int D>
 static __device__ __forceinline__ void boxes_load(unsigned char *tile, const CUtensorMap *map,
                                                   uint64_t *full, int head, int token, int b)

@@ -4,13 +4,14 @@
 #include "model/kernels/cuda/query_walk.cuh"
 
 /* What belongs to the N queries of a walked tile. The producer writes it with ordinary stores and
- * the consumers read it with ordinary loads, so the barriers of the stage suffice; it needs no
- * fence between proxies, as the operands of products would. */
+ * the consumers read it with ordinary loads, so the barriers of the stage suffice. (Operands of
+ * products that threads have written would also need a fence between proxies; see ptx_tma.cuh.) */
 template <int N> struct alignas(16) TileStats {
     float lse[N]; /* times log2 e; infinity past the last query, which makes all weights 0 */
     float delta[N];
-    float first[N];         /* first key seen, the bits of an int: it is loaded like the others */
-    int t;                  /* first query of the tile; WALK_END after the last tile */
+    float first[N]; /* first key that the query sees: the bits of an int, so that it is loaded like
+                       the others */
+    int t;          /* first query of the tile; WALK_END after the last tile */
     int all_first, all_end; /* the keys that all of the queries see */
 };
 
@@ -148,7 +149,9 @@ template <int D> struct KeySums {
 };
 
 /* Sets transposed scores to -infinity where the query does not see the key. The thread's rows of p
- * are the keys `key` and key + 8, columns the queries from t on. */
+ * are the keys `key` and key + 8; its columns are queries. `first` points to the first key that the
+ * query of the thread's first column sees (then follow those of the next queries), and `last` is
+ * the last key that this query sees. */
 template <int N>
 static __device__ __forceinline__ void scores_hide_transposed(float (&p)[N / 2], const float *first,
                                                               int key, int last)
@@ -170,8 +173,9 @@ static __device__ __forceinline__ void scores_hide_transposed(float (&p)[N / 2],
 
 /* Adds a tile's contribution to the gradients of the consumer's keys: dV += P^T dO and dK += (dS /
  * scale)^T Q. k and v are the consumer's tiles, q and dout the walked ones, as addresses. partial:
- * some query of the tile does not see all of the consumer's keys. The thread's first row is `key`;
- * its first column is `column`, of the query whose last key is `last`. */
+ * some query of the tile does not see all of the consumer's keys. The thread's first row is that of
+ * key `key`. Its first column is column `column` of the tile, and `last` is the last key that this
+ * column's query sees. */
 template <class T, int D>
 static __device__ __forceinline__ void
 keys_step(KeySums<D> &own, uint32_t k, uint32_t v, uint32_t q, uint32_t dout,

@@ -35,8 +35,8 @@ template <int D> struct HopperForwardShared {
     uint64_t *full_q, *full_k, *full_v, *empty_k, *empty_v;
 };
 
-/* Divides the shared memory: the barriers come first, because the compiler knows their addresses.
- */
+/* Divides the shared memory. The barriers come first, where the compiler knows their addresses; the
+ * tiles after them are aligned at run time. */
 template <int D>
 static __device__ __forceinline__ HopperForwardShared<D> forward_shared(unsigned char *bytes)
 {
@@ -84,9 +84,9 @@ stage_fill(Ring<HopperForward<D>::STAGES> &ring, unsigned char *stages, const CU
     ring_next(ring);
 }
 
-/* Copies the queries of `consumers` warpgroups and all tiles of the walk. Keys are one tile ahead
- * of the values: this is the order in which the consumers need them and leave their stages. Called
- * by one thread. */
+/* Copies the queries of `consumers` warpgroups and all tiles of the walk. Copies the keys of each
+ * tile before the values of the previous tile, because the consumers need them, and release their
+ * stages, in this order. Called by one thread. */
 template <class T, int D>
 static __device__ __forceinline__ void
 forward_produce(const HopperForwardOperands<T> &in, const HopperForwardShared<D> &shared,
@@ -216,7 +216,7 @@ static __device__ __forceinline__ void scores_start(ForwardConsumer<T, D> &own, 
     wgmma_commit();
 }
 
-/* Starts the sum of the values in `stage`, with the weights. */
+/* Starts out += the weights times the values in `stage`. */
 template <class T, int D>
 static __device__ __forceinline__ void values_start(ForwardConsumer<T, D> &own, int stage)
 {

@@ -31,8 +31,8 @@ struct BlockCount {
     BlockCount(size_t) = delete;
 };
 
-/* The blocks of a launch along x, y and z. A dim3 is refused by the compiler, because it has 32
- * bits and cuts off larger counts silently. */
+/* The blocks of a launch along x, y and z. The compiler accepts no dim3 in its place: the 32-bit
+ * numbers of a dim3 would cut off larger counts silently. */
 struct LaunchGrid {
     int64_t x, y, z;
     explicit LaunchGrid(BlockCount blocks_x, BlockCount blocks_y = 1, BlockCount blocks_z = 1)

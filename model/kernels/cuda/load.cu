@@ -1,6 +1,7 @@
 /* load.cu -- loads all kernels of the program at the start. Otherwise CUDA would load each kernel
- * at its first launch, and while it holds locks of the driver it would wait for work of the device.
- * Other ranks' communication may be part of that work, and may need the same locks. */
+ * at its first launch, and would then wait for work of the device while it holds locks of the
+ * driver. That work may include communication with other ranks, which may need the same locks: a
+ * deadlock. */
 #include "model/kernels/cuda/kernel.cuh"
 
 const KernelNode *KernelNode::first;

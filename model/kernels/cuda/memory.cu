@@ -23,8 +23,8 @@ static void fill_as(Device *dev, Tensor x, size_t size, const unsigned char *pat
 {
     E value;
     memcpy(&value, pattern, sizeof value);
-    /* From here on, columns and strides count units of E; cuda_fill chose E so that both are
-     * divisible. */
+    /* From here on, columns and strides count units of E; cuda_fill chose E so that both are whole
+     * numbers of units. */
     int64_t step = (int64_t)(sizeof value / size);
     launch_cut<fill_kernel<E>>(dev, tensor_rows(x), tensor_cols(x) / step,
                                DeviceRows<E>{(E *)x.data, x.ld / step}, value);
@@ -178,7 +178,8 @@ static void sum_doubles(Device *dev, Tensor dst, const Tensor *src, int n)
     launch_cut<sum_doubles_kernel>(dev, 1, tensor_count(dst), (double *)dst.data, sources);
 }
 
-/* Returns x in a type in which the GPU adds and compares. */
+/* Returns x in the type in which sums and comparisons are computed: doubles are unchanged, all
+ * other types become float. */
 static __device__ __forceinline__ double widened(double x)
 {
     return x;

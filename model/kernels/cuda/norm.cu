@@ -2,12 +2,13 @@
  * norm.cuh), alone or fused with the residual sum that precedes them. */
 #include "model/kernels/cuda/norm.cuh"
 
-/* Number of packs of N elements that a thread holds of a group: 32 elements. With N = 1 only 16,
- * because the addresses of single elements need registers too. */
+/* Number of packs of N elements that a thread holds of a group: 32 elements in all, but only 16 if
+ * N = 1, because the addresses of single elements need registers, too. */
 template <int N> static constexpr int HELD = N == 1 ? 16 : 32 / N;
 
 /* Number of packs of each operand that a thread loads before it uses the first of them. Two packs
- * of 16-bit elements take as many registers as their sum; other packs would need more. */
+ * of 16-bit elements (of x and a) take as many registers as their f32 sum, which replaces them; two
+ * packs of other sizes would take more than their sum. */
 template <int N> static constexpr int LOADED = N == 8 ? 4 : 1;
 static_assert(HELD<8> % LOADED<8> == 0, "whole batches");
 
@@ -18,11 +19,11 @@ static_assert(MOST_THREADS / WARP <= WARP, "block_sum has a place for each warp"
 
 template <class T> struct NormForward {
     DeviceRows<T> y, x;
-    DeviceRows<T> sum, a;  /* with a residual: sum = x + a + bias, and the norm is that of sum */
+    DeviceRows<T> sum, a; /* with a residual: sum = x + a + bias, and the norm of sum is computed */
     const T *bias, *w, *b; /* bias and b may be NULL */
     float *stats;
     float epsilon;
-    bool center; /* LayerNorm */
+    bool center; /* true: LayerNorm; false: RMSNorm */
 };
 
 template <bool BLOCK> static __device__ __forceinline__ float team_sum(float x, int lanes)
@@ -39,9 +40,9 @@ template <int N> static __device__ __forceinline__ void add(float (&v)[N], const
         v[i] += u[i];
 }
 
-/* Loads this thread's packs of a group, of `packs` packs, that starts at `at`. The input of the
- * norm is x or, with RESIDUAL, x + a + bias; this sum is computed and stored here, and v gets its
- * values as rounded to storage. */
+/* Loads this thread's packs of the group at `at`, which has `packs` packs. The input of the norm is
+ * x or, with RESIDUAL, x + a + bias; this sum is computed and stored here, and v gets its values as
+ * rounded to storage. */
 template <class T, int N, bool RESIDUAL>
 static __device__ __forceinline__ void input_load(float (&v)[HELD<N>][N], const Teams &t,
                                                   const NormForward<T> &p, GroupPlace at, int packs,

@@ -75,7 +75,8 @@ template <class T, int N, int HELD> struct Part {
     int packs;
 };
 
-/* Loads this lane's part of the group at `at` into f. Reads nothing if it is past the last one. */
+/* Loads this lane's part of the group at `at` into f. Reads nothing if `group` is past the last
+ * one. */
 template <class T, int N, int HELD>
 static __device__ __forceinline__ void fetch(Fetched<T, N, HELD> &f, const Teams &t,
                                              const NormBackward<T> &p, int64_t group, GroupPlace at,
@@ -261,7 +262,8 @@ template <class T, int N, int HELD, bool BLOCK>
 static void launch(Device *dev, NormBackward<T> p, Teams t, NormGradients d)
 {
     typedef NormBlock<HELD * N> Most;
-    /* Launches as many blocks as can be resident at once; each writes one row of partials. */
+    /* Launches at most as many blocks as can be resident at once; each writes one row of
+     * partials. */
     int64_t resident =
         (int64_t)(Most::BLOCKS * Most::THREADS / t.threads) * cuda_device(dev)->multiprocessors;
     int64_t needed = ceil_div(t.groups, t.threads / t.lanes);

@@ -194,7 +194,7 @@ static __global__ void __launch_bounds__(UPDATE_THREADS, UPDATE_BLOCKS)
     }
 }
 
-/* A call of op_adamw or op_sgd; `adam` says which. */
+/* A call of op_adamw (if `adam` is true) or of op_sgd. */
 typedef struct {
     const UpdateRange *range;
     int n;

@@ -2,8 +2,8 @@
  * synchronise the warps that use them: barriers in shared memory (mbarrier), tiled copies by a
  * tensor map (cp.async.bulk.tensor), the fence between the two ways to shared memory, named
  * barriers of a part of the block, and registers that move from one warpgroup to another
- * (setmaxnreg). tests/emu has a file of the same name that runs on the CPU and dies where these
- * rules are broken.
+ * (setmaxnreg). tests/emu has a file of the same name that runs on the CPU and ends the program
+ * where the rules below are broken.
  *
  * A barrier counts phases. A phase completes when `count` arrivals have come and all bytes that
  * mbarrier_expect announced have been copied; then the next one begins. mbarrier_wait(bar, parity)

@@ -19,8 +19,8 @@
  *
  * Shared memory. An operand is a panel of lines of 128 bytes (64 elements), or several panels. The
  * lines start at a multiple of 1,024 bytes, and the byte that belongs at address o lies at o ^ (o /
- * 128 % 8) * 16 (the 128-byte swizzle, as TMA writes it). Both kinds have a stride of 1,024 bytes,
- * which is 8 lines.
+ * 128 % 8) * 16 (the 128-byte swizzle, as TMA writes it). Operands are of two kinds, described
+ * below; both have a stride of 1,024 bytes, which is 8 lines.
  *
  *   K-major   a line holds 64 elements of one row of A or column of B. The next 16 of K start 32
  *             bytes further in the same lines, and after four such steps in the next panel. The
@@ -150,8 +150,8 @@ template <int R> static __device__ __forceinline__ void wgmma_hold(float (&d)[R]
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* Like the function above, for fragments of A that the next products read: they are computed before
- * the fence. */
+/* Like the function above, for fragments of A that the next products read: it makes the compiler
+ * compute them before the fence. */
 template <int K> static __device__ __forceinline__ void wgmma_hold(uint32_t (&a)[K][4])
 {
 #pragma unroll

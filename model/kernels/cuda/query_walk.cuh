@@ -30,8 +30,9 @@ static __device__ __forceinline__ void walk_find(QueryWalk &w, const AttentionSh
     }
 }
 
-/* Returns the first tile of the walk. The walk is at its end if even the last query is too early to
- * see `key`; otherwise all tiles from this one on are late enough. */
+/* Returns the first tile of the walk of a block that owns the n keys from at.row on. The walk is
+ * empty if even the last query is too early to see the first of these keys. Otherwise the search
+ * begins at the tile with the first query that is late enough. */
 template <int WALKED>
 static __device__ __forceinline__ QueryWalk walk_begin(const AttentionShape &s,
                                                        const BlockPlace &at, int n)
