@@ -36,8 +36,8 @@ struct BlameRoom {
     Link *link; /* [2 x ranks] */
     int n;
     bool *seen[2];  /* [ranks] the hosts, and the devices, that the search has added already */
-    int *own, *who; /* [ranks] the `who` of the wait where the search begins, and of the one that is
-                     * being followed */
+    int *own, *who; /* [ranks] lists of awaited ranks: `own` belongs to the wait with which the
+                     * search begins, `who` to the wait that it is following */
     int *reached;   /* [ranks] the list that blame_reach returns */
     Known *known;   /* [places] hash table of the calls that the search has followed */
     size_t places;  /* a power of two, at least twice as many as there can be calls */
@@ -88,7 +88,7 @@ static void add(Walk *w, Link link)
     w->link[w->n++] = link;
 }
 
-/* Adds the ranks that `wait` is waiting for; of a wait of devices, only the first. */
+/* Adds the ranks that `wait` is waiting for; if devices wait, only the first of these ranks. */
 static void add_wait(Walk *w, const BlameWait *wait, Call call)
 {
     int n = wait->devices && wait->n > 1 ? 1 : wait->n;
@@ -122,7 +122,8 @@ static Known *known_at(Walk *w, uint64_t key)
     }
 }
 
-/* Returns the key of the call, which differs between hosts and devices; 0: none. */
+/* Returns the key of the call (BlameTransport.key); 0: it has none. A call of devices has another
+ * key than a call of hosts. */
 static uint64_t key_of(const Call *call, int rank)
 {
     uint64_t key = call->transport->key ? call->transport->key(call->world, call->group, rank) : 0;

@@ -27,7 +27,8 @@ typedef enum {
 /* One rank waiting in a collective or message call. */
 typedef struct {
     int rank;     /* the rank that waits, numbered in the world */
-    bool devices; /* it waits in a call of devices (NCCL's), with its device or with its host */
+    bool devices; /* true: it waits, with its device or with its host, in a call that devices carry
+                   * (NCCL's) */
     BlameLack lack;
     /* World ranks that have not arrived, in the group's order; with BLAME_NOTHING, all ranks of the
      * group. There is room for all ranks of the world. */

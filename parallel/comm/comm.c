@@ -35,9 +35,9 @@ static Comm *carrier(Comm *comm, const Device *on)
     return on == NULL && comm->host ? comm->host : comm;
 }
 
-/* Returns the members' ranks in the world, as comm_line has set them. If it has not, returns ranks
- * 0 to size - 1: right for the world's own group, but not in general for the groups of
- * comm_split. */
+/* Returns the members' ranks in the world. If comm_line has made the group, they are stored in it.
+ * Otherwise returns ranks 0 to size - 1, which is right for the world's own group, but not in
+ * general for the groups of comm_split. */
 static CommLine line_of(const Comm *comm)
 {
     return comm->line.size > 0 ? comm->line : (CommLine){0, 1, comm->size};
@@ -147,7 +147,8 @@ static Clock message_begins(Comm *comm, Device *on, bool send, int peer, Tensor 
         recorder_message(&comm->recorded, on, &group, send, peer, x);
     }
     Clock begun = call_begins(comm, on);
-    /* In a group of calls the message is carried out by group_end. */
+    /* In a group of calls, group_end carries out the message. So the message's entry in the flight
+     * recorder ends there, not at the end of this call. */
     if (comm->recorded.open && comm->first_message == 0) comm->first_message = noted;
     if (!comm->recorded.open) begun.noted = noted;
     return begun;

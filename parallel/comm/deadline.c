@@ -130,8 +130,8 @@ void deadline_add_holder(DeadlineHolder holds)
 
 bool deadline_held_elsewhere(const int *rank, int n)
 {
-    /* Do not lock the mutex, because a query may take seconds. This is safe, because entries are
-     * never removed from the list. */
+    /* Do not lock the mutex, because a transport may take seconds to reply. This is safe, because
+     * entries are never removed from the list. */
     for (int i = 0; i < atomic_load(&holders.n); i++)
         if (holders.holds[i](rank, n)) return true;
     return false;

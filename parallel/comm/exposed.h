@@ -6,8 +6,8 @@
 
 #include "model/core/device.h"
 
-/* What the compute stream waits for. Each is measured separately: communication on an axis of the
- * rank grid, and (EXPOSED_HOST) updates of optimizer states in host memory, which are no
+/* What the compute stream waits for; each is measured separately: communication on an axis of the
+ * rank grid, and (EXPOSED_HOST) updates of optimizer states in host memory, which are not
  * communication. */
 typedef enum { EXPOSED_DP, EXPOSED_TP, EXPOSED_PP, EXPOSED_HOST, EXPOSED_AXES } ExposedAxis;
 extern const char *const exposed_axis_name[EXPOSED_AXES]; /* "dp", "tp", "pp", "host" */

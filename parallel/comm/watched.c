@@ -113,7 +113,7 @@ static void copy(WatchedGroup *g, WatchedCall *call)
 }
 
 /* Copies what is known of the groups to call[0..room). Returns the number of groups, which may be
- * larger. */
+ * larger than `room`. */
 static int copy_all(WatchedCall *call, int room)
 {
     int n = 0;

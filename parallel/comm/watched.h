@@ -70,8 +70,8 @@ typedef struct {
 void watched_add(WatchedGroup *group);
 void watched_remove(WatchedGroup *group);
 
-/* Tells watched.c whether another transport reports this process's groups to the process that
- * enforces their deadlines. If so, no thread of this process enforces them. */
+/* Tells watched.c whether another transport reports this process's groups to rank 0, whose process
+ * then enforces their deadlines. If so, the groups' own transport does not enforce them. */
 void watched_report(bool on);
 bool watched_is_reported(void);
 

@@ -167,8 +167,8 @@ bool local_excused(Comm *comm);
 CommCall local_call(const LocalGroup *group, const LocalCall *call);
 /* Writes the call to text[0..n) with comm_call_text. Returns text. */
 const char *local_describe(const LocalGroup *group, const LocalCall *call, char *text, size_t n);
-/* Makes the member check the counter that it waits for again. Called without the mutex, after the
- * counter was changed. */
+/* Wakes the member if it is asleep, so that it reads the counter that it waits for again. Called
+ * without the mutex, after the counter was changed. */
 void local_wake(LocalGroup *group, LocalMember *member);
 /* Makes all members check again whether they must wait. The caller has made the change with the
  * mutex held, and has released the mutex. */

@@ -239,8 +239,9 @@ static void local_close(Comm *comm)
     LocalMember *self = local_member(comm);
     int rank = self->world_rank;
     /* Mark this member as having left before waiting for the members that still use its events. A
-     * rank that waits for this member in another call then ends the program. Otherwise one of those
-     * members might wait for that rank, and none of them would ever continue. */
+     * rank that waits for this member in another call then ends the program. Without the mark that
+     * rank would wait on, one of those members might wait for that rank, and none of the three
+     * would ever continue. */
     pthread_mutex_lock(&world->mutex);
     leave(group, rank);
     if (group == world->all) /* leaving the world also leaves all groups that are not closed yet */

@@ -113,7 +113,7 @@ static BlameWaits waits_of(LocalWorld *world)
     return (BlameWaits){.room = world->room, .hosts = {&transport, world}};
 }
 
-/* ---- the guard; nothing here takes a lock ---------------------------------------------------- */
+/* ---- the guard; its two callbacks take no lock ----------------------------------------------- */
 
 static int64_t guard_turn(const void *context)
 {

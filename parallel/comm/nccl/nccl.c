@@ -14,8 +14,8 @@
 typedef struct {
     const char *name; /* name of the Comm's group, for messages */
     NcclGroup *group;
-    bool shared;       /* the group belongs to another Comm */
-    CommCounts before; /* what the Comm had counted when it was prepared */
+    bool shared;       /* true: another Comm owns the group */
+    CommCounts before; /* the Comm's counts when it was prepared; nccl_start restores them */
     bool noting;       /* true between group_begin and group_end */
     Device on;         /* device of the first call in the group; no backend: no call yet */
 } Member;
@@ -306,7 +306,7 @@ void nccl_close(Comm *comm)
 }
 
 /* From now on the Comm's device calls go through the group. It is not connected yet, so they move
- * no data. */
+ * no data until nccl_start. */
 static void take_over(Comm *comm, NcclGroup *group, bool shared)
 {
     Member *m = must_calloc(1, sizeof *m);
@@ -316,7 +316,8 @@ static void take_over(Comm *comm, NcclGroup *group, bool shared)
                                  * Comm */
 }
 
-/* Returns whether nccl_prepare or nccl_share has left the group unchanged. */
+/* Returns whether nccl_prepare or nccl_share has left the Comm unchanged, because its group has one
+ * rank and needs no NCCL. */
 static bool is_unchanged(const Comm *comm)
 {
     return comm->size == 1 && comm->host == NULL;

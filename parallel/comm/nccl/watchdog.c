@@ -123,8 +123,8 @@ static void look_for_error(NcclGroup *g)
     nccl_end_failed(g, finished < nccl_calls(g) ? finished : finished - 1, result);
 }
 
-/* Adds the time that has passed to the incomplete calls. Ends the program if one has taken too
- * long. */
+/* Unless rank 0's process enforces the deadlines: adds the time that has passed to the incomplete
+ * calls, and ends the program if one has taken too long. */
 static void hold_deadlines(double passed)
 {
     if (watched_is_reported()) return;
@@ -188,7 +188,8 @@ static bool holds_deadline(const int *ranks, int n)
 }
 
 /* For the guard: returns 0 if all calls are complete, otherwise a number that changes whenever the
- * watchdog has seen the device complete a call, or watched.c has not counted time (`excused`). */
+ * watchdog has seen the device complete a call, and whenever watched.c has decided that the time
+ * since its last check does not count (`excused`). */
 static int64_t guard_turn(const void *context)
 {
     const NcclGroup *g = context;

@@ -135,11 +135,12 @@ void socket_above_lose_silent_rank_0(SocketService *service)
  * further rank a second later, in case the ranks before it do not respond either. Both rank 0's
  * silence and the rank's own wait must have lasted that long.
  *
- * In a tree, the rank that does not respond may be one between this rank and rank 0. Rank 0 detects
- * this and prints the error, but its verdict does not get through. So the ranks below the silent
- * rank end silently: its children first, which tell the others. They wait as long as rank 0 needs
- * to detect a late wait. If no rank waits, rank 0 may print the error a little after they have
- * ended. */
+ * In a tree, the rank that does not respond may be one between this rank and rank 0. Rank 0
+ * detects this and prints the error, but its verdict does not get through. So the ranks below the
+ * silent rank end silently: its children `rank_0_first` seconds after the timeout, and they tell
+ * the others. A rank that is not told ends `others_first` seconds after the timeout. Until then
+ * rank 0 has had the time that it needs to detect a late wait. If no rank waits, rank 0 may print
+ * the error a little after they have ended. */
 void socket_above_watch(SocketService *service)
 {
     const double rank_0_first = 2, others_first = 3;

@@ -58,8 +58,8 @@ static void retry(SocketPeer *peer)
     peer->again = seconds_now() + 1e-3 * peer->pause;
 }
 
-/* Gives up the connection: no process listens at the peer's address any more, or one that is no
- * rank. */
+/* Gives up the connection: no process listens at the peer's address any more, or the process that
+ * does is not this peer. */
 static void give_up(SocketPeer *peer)
 {
     if (peer->fd >= 0) close(peer->fd);
@@ -83,8 +83,8 @@ static void prove(SocketWorld *world, SocketPeer *peer)
 /* Handles a failed attempt to connect. */
 static void refused(SocketPeer *peer, int error)
 {
-    /* Retry after all other errors: a network or a machine may recover. EAGAIN means that too many
-     * connections wait to be accepted. */
+    /* Give up only after these four errors. Retry after all others, because a network or a machine
+     * may recover. For example, EAGAIN means that too many connections wait to be accepted. */
     if (error == ECONNREFUSED || error == ENOENT || error == EACCES || error == EPERM)
         give_up(peer);
     else
@@ -134,7 +134,8 @@ void socket_connect(SocketWorld *world, SocketPeer *peer)
         if (peer->handshake.peer_rank != peer->rank) give_up(peer);
         break;
     case HANDSHAKE_REFUSED: give_up(peer); break;
-    /* The peer had no room, or has ended; in the second case the next attempt fails. */
+    /* The peer had no room for another stranger, or has ended. If it has ended, the next attempt
+     * fails. */
     case HANDSHAKE_LOST: retry(peer); break;
     }
 }

@@ -9,8 +9,8 @@
 
 /* For how many seconds rank 0 waits for the launcher's report about an ended process. */
 static const double REPORT = 1;
-/* A silent rank counts as lost this many seconds after the timeout: more than the second between
- * two of its packets. */
+/* A silent rank counts as lost this many seconds after the timeout. This is longer than the second
+ * that may pass between two of its packets. */
 static const double SILENT = 1.2;
 /* For how many seconds a message may be blocked by a console that nobody reads. */
 enum { SECONDS_TO_PRINT = 4 };

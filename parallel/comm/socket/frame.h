@@ -14,8 +14,8 @@ typedef enum {
     FRAME_ARRIVE, /* to the parent in a group's tree, or to member 0 of a small group: the sender
                    * and all members below it have arrived at a meeting; the data are their
                    * contributions */
-    FRAME_ODD,    /* sent before the ARRIVE if a call below the sender differs from the sender's
-                   * own: that call, made by world rank `number` */
+    FRAME_ODD,    /* sent before the ARRIVE if a member below the sender makes another call than the
+                   * sender: contains that member's call; `number` is its world rank */
     FRAME_MET,    /* from the parent: all members have arrived; the data are the answer */
     FRAME_OFFER,  /* the sender has a message for the receiver and can send it */
     FRAME_ACCEPT, /* reply to the oldest offer of the group: the receiver waits for the message's
@@ -28,7 +28,7 @@ enum { CALL_BARRIER = COMM_VERBS, CALL_SPLIT, CALL_TREE, CALLS };
 
 typedef struct {
     uint64_t group;
-    int64_t number; /* number of the meeting; of an ODD: a world rank */
+    int64_t number; /* number of the meeting; in a FRAME_ODD: a world rank */
     int64_t bytes;  /* of the data that follow */
     int64_t count;  /* of the call, in elements; -1: it moves no data */
     int32_t kind;
@@ -54,7 +54,7 @@ typedef enum {
     PACKET_LOST,     /* to rank 0: the process of a child of the sender has ended. From the parent:
                       * rank 0's process has ended (EXIT_PEER_LOST), or is silent (EXIT_HANG) */
     PACKET_DUMP,     /* to rank 0: a request for a dump of the flight recorders (dumps.h), number
-                      * `asked`. From rank 0: write it */
+                      * `asked`. From rank 0: the order to write this dump */
     PACKET_ALIVE,    /* from a parent that is not rank 0, or to rank 0: a sign of life */
     PACKET_ENDED     /* from the launcher to rank 0: a rank's process has ended */
 } SocketPacketKind;
@@ -84,9 +84,9 @@ static inline SocketWord socket_word(SocketPacketKind kind)
     return (SocketWord){.head = {.bytes = sizeof(SocketWord), .kind = (int32_t)kind}};
 }
 
-/* The state of one group of a rank. The first packets about a group also list its members. If the
- * ranks are so unevenly spaced that one packet cannot hold the list, only member 0 sends it, in
- * several packets. */
+/* What a rank reports about one of its groups. The first packets about a group also list its
+ * members. If the ranks are so unevenly spaced that one packet cannot hold the list, only member 0
+ * sends it, in several packets. */
 enum { RUNS_IN_PACKET = 64 };
 typedef struct {
     SocketPacketHead head;

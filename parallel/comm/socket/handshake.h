@@ -39,9 +39,10 @@ typedef enum {
 
 typedef enum {
     HANDSHAKE_NO_REASON,
-    HANDSHAKE_OTHER_PROGRAM, /* the peer is no train.c, or not the other side of a handshake */
-    HANDSHAKE_OTHER_VERSION, /* a train.c with another version of this protocol */
-    HANDSHAKE_OTHER_NAME,    /* its handshake_name is another one: it belongs to another job */
+    HANDSHAKE_OTHER_PROGRAM, /* the peer is no train.c process, or is on the same side of the
+                              * handshake as this process */
+    HANDSHAKE_OTHER_VERSION, /* the peer uses another version of this protocol */
+    HANDSHAKE_OTHER_NAME,    /* the peer has another handshake_name: it belongs to another job */
     HANDSHAKE_WRONG_SECRET   /* the two sides do not have the same secret */
 } HandshakeReason;
 

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 /* Seconds between two checks of the table: LONGEST_LOOK at most, SOON while rank 0 waits for
- * answers. A timeout is divided into at least LOOKS checks: if the process is stopped between two
- * checks, at most one of these parts of the timeout counts. */
+ * answers. The checks divide a timeout into at least LOOKS parts. If the process is stopped between
+ * two checks, about one part counts against the timeout, however long it is stopped. */
 static const double LONGEST_LOOK = 1, SOON = 0.01;
 enum { LOOKS = 16 };
 /* In worlds of more than SMALL_WORLD ranks packets are handled in batches, for which the thread
@@ -276,7 +276,7 @@ static void wait_for_the_others(SocketHub *hub)
     for (int i = 1; i < hub->ranks; i++) {
         if (hub->rank[i].left) continue;
         if (own->wait.whos < SOCKET_NAMED) own->wait.rank[own->wait.whos++] = i;
-        own->wait.wait--; /* a new wait for each number of ranks that have not left */
+        own->wait.wait--; /* when a rank leaves, the number changes, and the deadline restarts */
     }
     own->limit = fmax(hub->timeout, last_wait);
     snprintf(own->wait.call, sizeof own->wait.call, "%s", SOCKET_LAST_WAIT);

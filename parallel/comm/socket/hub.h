@@ -32,7 +32,7 @@ typedef struct {
     SocketWait wait;
     uint64_t asked; /* number of the question that its latest report answers */
     bool left;
-    bool carries;      /* it forwards packets of other ranks, even after it has left */
+    bool carries;      /* true: it forwards packets of other ranks, even after it has left */
     bool ended, known; /* ended: its process has ended; known: the launcher has reported this, with
                         * the next three values: */
     int status;        /* the wait status of the process */
@@ -54,11 +54,11 @@ struct SocketHub {
     SocketLinks *links;
     int ranks;
     double timeout;
-    atomic_int claimed; /* the rank that was allowed to print its failure; -1: none */
-    atomic_bool tree;   /* packets are sent over the tree: of rank 0's connections only those to its
-                         * children remain */
-    int reported;       /* number of processes that the launcher has reported as ended */
-    int left;           /* number of ranks other than 0 that have left */
+    atomic_int claimed;   /* the rank that was allowed to print its failure; -1: none */
+    atomic_bool tree;     /* true: rank 0 sends over the tree. Ranks that are not its children then
+                           * give up their connections to rank 0 */
+    int reported;         /* number of processes that the launcher has reported as ended */
+    int left;             /* number of ranks other than 0 that have left */
     SocketHubRank *rank;  /* [ranks] */
     SocketStream *stream; /* [ranks] the connections to them; service->sends guards sending */
     SocketStream launcher;
@@ -75,10 +75,10 @@ struct SocketHub {
     double asked_for;       /* seconds since late_question was asked; < 0: rank 0 waits for no
                              * answers */
     SocketPacket packet;    /* the packet that was received last */
-    WatchedCall *call;      /* room for watched calls; those that are being judged are in
-                             * `watched` */
+    WatchedCall *call;      /* memory for copies of the watched calls of all ranks; `watched`
+                             * describes the copies that are in it now */
     int *first_call;        /* [ranks] */
-    int *next_call, calls;  /* calls: how many there is room for */
+    int *next_call, calls;  /* calls: how many calls fit in `call` and in `next_call` */
     WatchedCalls watched;
     BlameRoom *room; /* for searches */
 };

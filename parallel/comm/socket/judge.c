@@ -71,8 +71,8 @@ static bool find_lack(const SocketHub *hub, const SocketHubGroup *group, int ran
     if (!own->meets) add_named(members, own, wait);
     for (int i = 0; own->meets && i < members->size; i++)
         if (group->meetings[i] < own->meeting) add_lack(wait, members->rank[i]);
-    /* If all members have arrived, the answer of member 0 is missing, or, over a tree, a frame of
-     * one of the ranks from which this rank expects one. */
+    /* If all members have arrived, this rank waits for the answer of member 0 or, over a tree, for
+     * a frame from one of the ranks that its report names. */
     bool proven = own->meets && wait->n > 0;
     if (wait->n == 0 && own->meets && !socket_tree_is_deep(members->size))
         add_lack(wait, members->rank[0]);
@@ -82,7 +82,7 @@ static bool find_lack(const SocketHub *hub, const SocketHubGroup *group, int ran
     return proven;
 }
 
-/* For blame.h. All ranks that wait in a meeting wait for the same ranks, so it has a key. */
+/* For blame.h. Only meetings have a key: all ranks in a meeting wait for the same ranks. */
 static uint64_t key(void *of, const void *group, int rank)
 {
     const SocketHub *hub = of;
@@ -183,8 +183,8 @@ static void judge_lost(SocketHub *hub, int rank)
     for (int i = 0; i < wait.n; i++) {
         int who = wait.who[i];
         if (!group->closed[socket_members_find(&group->members, who)]) continue;
-        /* What this member sent before it left may not have been read yet, unless the rank has
-         * already read the end of the connection. */
+        /* The waiting rank may not have read yet what this member sent before it left, unless it
+         * has already read the end of the connection (`gones`). */
         sure = sure || is_in(r->wait.rank + r->wait.whos, r->wait.gones, who);
         wait.who[lost++] = who;
     }
@@ -335,7 +335,7 @@ static void judge_watched(SocketHub *hub)
     }
 }
 
-/* Excuses watched calls that wait for rank 0's host while its console is blocked. */
+/* Does not count `passed` for watched calls that wait for rank 0 while its console is blocked. */
 static void excuse_watched(SocketHub *hub, double passed)
 {
     if (!log_blocked()) return;

@@ -105,8 +105,8 @@ static bool make_pair(int pair[2])
 
 static bool make_sockets(SocketLinks *links)
 {
-    /* Length of the queue of connections to accept: one per rank, and as many of other
-     * processes. */
+    /* Length of the queue of connections to accept: at least one for each rank, and the same number
+     * for other processes. */
     int waiting = (int)max_i64(256, 2 * links->ranks);
     if (!make_pair(links->launcher)) return false;
     for (int rank = 0; rank < links->ranks; rank++) {
@@ -139,8 +139,7 @@ SocketLinks *socket_links_create(int ranks, char *err, size_t n)
 
 /* ---- TCP ------------------------------------------------------------------------------------- */
 
-/* Puts the descriptor of a connection into non-blocking mode, without delays in sending, and
- * returns it. */
+/* Makes a socket non-blocking and close-on-exec, makes it send without delay, and returns it. */
 static int taken(int fd)
 {
     int flags = fcntl(fd, F_GETFL);
@@ -243,8 +242,8 @@ void socket_links_report_end(SocketLinks *links, int rank, int status, bool spok
     word.rank = rank;
     word.code = status;
     word.spoken = spoken;
-    /* A local socket accepts so few bytes completely or not at all. If the packet cannot be sent,
-     * rank 0 has ended or is stopped. The launcher itself then ends all ranks. */
+    /* A local socket accepts a packet of this size completely or not at all. If the packet cannot
+     * be sent, rank 0 has ended or is stopped. The launcher itself then ends all ranks. */
     send(links->launcher[0], &word, sizeof word, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 

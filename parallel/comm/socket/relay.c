@@ -226,7 +226,7 @@ int socket_relay_suspect(const SocketService *service)
 }
 
 /* Sends the children a sign of life, even if nothing comes from rank 0. If this rank has left and
- * therefore sends no more reports, it sends one to rank 0, too. */
+ * therefore sends no more reports, sends rank 0 a sign of life, too. */
 static void show_life(SocketService *service)
 {
     SocketRelay *relay = &service->relay;
@@ -257,7 +257,8 @@ void socket_relay_serve(SocketService *service)
     if (relay->children > 0) show_life(service);
 }
 
-/* Sends what is possible. Returns the events to wait for. */
+/* Sends as much of the stream's queue as possible. Returns the stream's descriptor with the events
+ * to wait for. */
 static struct pollfd poll_of(SocketStream *stream)
 {
     socket_stream_flush(stream);

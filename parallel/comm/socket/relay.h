@@ -7,8 +7,8 @@
  * only over the tree. Each rank sends PACKET_TREE as the last packet on its old connection, and
  * nothing more until rank 0 has closed that connection. So no packet overtakes an earlier one.
  *
- * A rank that fails may cut off the ranks below it from rank 0. Therefore some failures end
- * differently than in a star:
+ * A rank that fails may cut off the ranks below it from rank 0. Therefore some failures end the
+ * program differently than in a star:
  * - If the connection to a parent closes, the parent's own parent tells rank 0. Rank 0 prints the
  *   error (87) and ends all ranks that it can still reach. The ranks below the lost parent end
  *   silently, with the same exit code.
@@ -51,8 +51,8 @@ typedef struct {
     bool *told;          /* [children] whether rank 0 has been told that the child's process has
                           * ended */
     struct pollfd *fd;   /* [SERVICE_FDS + children] the descriptors to poll */
-    atomic_bool planted; /* the fields above are set, and the service thread may use them */
-    atomic_bool stands;  /* all connections of the tree exist, so the star is not needed any more */
+    atomic_bool planted; /* true: the fields above are set, and the service thread may use them */
+    atomic_bool stands;  /* true: all connections of the tree exist, so the star is not needed */
     SocketUp up;         /* changed by the service thread while it holds the service's mutex
                           * `sends`. Only the service thread uses the fields below: */
     bool left;           /* this rank has said goodbye */
@@ -89,7 +89,7 @@ void socket_relay_claim(SocketService *service, const SocketWord *claim);
 bool socket_relay_flush(SocketService *service);
 /* Returns whether the connection on which this rank sends towards rank 0 is lost. */
 bool socket_relay_up_is_lost(const SocketService *service);
-/* Returns whether the other side of this connection receives nothing more. */
+/* Returns whether the other side of that connection receives nothing more. */
 bool socket_relay_up_is_shut(const SocketService *service);
 /* Adds the descriptors that the thread waits for to the caller's fd[SERVICE_FDS], whose first entry
  * the caller has set. After socket_relay_plant, copies them to a larger array, which also contains

@@ -17,8 +17,8 @@ static bool deliver(SocketService *service, const void *packet)
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-/* Packs the members that have not been reported to rank 0 yet, as far as they fit. Returns how many
- * members need not be reported any more after this packet. */
+/* Packs the members that have not been reported to rank 0 yet, as far as they fit. Returns by how
+ * much group->listed grows once this packet has been sent. */
 static int pack_members(SocketGroupReport *packed, const SocketGroupShare *group)
 {
     const SocketMembers *members = &group->members;
@@ -34,7 +34,8 @@ static int pack_members(SocketGroupReport *packed, const SocketGroupShare *group
     return members->size;
 }
 
-/* Returns whether the group's state has changed since the last report. */
+/* Returns whether the group must be reported: its state has changed since the last report, or this
+ * rank has left it or says goodbye. */
 static bool has_news(const SocketGroupShare *group, bool goodbye)
 {
     return group->closed || goodbye || group->listed < group->members.size ||

@@ -153,9 +153,9 @@ static void wait_at_the_end(SocketService *service)
     socket_above_watch(service);
 }
 
-/* Sends the last report. If there is no room for it, rank 0 is stopped, and this is a wait with a
- * deadline. A joined rank then waits until all ranks have left, so that until then it is told of a
- * failure. */
+/* Sends the last report. If there is no room for it, rank 0 is stopped. The wait for room has a
+ * deadline, like a wait in a call. A joined rank then waits until all ranks have left, so that
+ * until then it is told of a failure. */
 static void say_goodbye(SocketService *service)
 {
     while (!socket_service_report(service, true) && !socket_relay_up_is_lost(service))
@@ -246,8 +246,9 @@ static bool claim(void *context, ExitCode code)
         if (hears_rank_0) listen_to_others(service);
         usleep(1000);
     }
-    /* Without an answer rank 0 is stopped or lost, and this rank prints its error: two messages are
-     * better than none. Nobody else tells the ranks below. */
+    /* If there is no answer, rank 0 is stopped or lost. This rank then prints its error without
+     * permission: two messages are better than none. It also ends the ranks below it, because
+     * nobody else tells them. */
     bool answered = atomic_load(&service->granted) && !atomic_load(&service->alone);
     if (answered) return true;
     dumps_end_alone();

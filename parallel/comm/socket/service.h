@@ -36,7 +36,8 @@ struct SocketService {
     double timeout;
     pthread_t thread;
     int wake;  /* an eventfd that wakes the service thread, which then reports */
-    int nudge; /* an eventfd that wakes the rank's own thread: rank 0 asks whether it still waits */
+    int nudge; /* an eventfd that wakes the rank's own thread when rank 0 asks whether that thread
+                * still waits for other ranks */
     atomic_bool stop;
     _Atomic uint64_t question; /* number of that question */
     atomic_bool claiming;      /* this rank fails, and has asked for permission to print the
@@ -95,10 +96,11 @@ void socket_service_nudge(SocketService *service, uint64_t question);
  * each machine one rank prints the error. */
 void socket_above_lose_rank_0(SocketService *service);
 /* Called when the connection to the parent, which is not rank 0, has closed. Ends the same
- * processes under the same conditions. Rank 0 prints the error. */
+ * processes as socket_above_lose_rank_0, under the same conditions, but silently, because rank 0
+ * prints the error. */
 void socket_above_lose_parent(SocketService *service);
-/* Called when a rank above this one has ended because rank 0 is silent. Ends the same processes
- * under the same conditions. */
+/* Called when a rank above this one has ended because rank 0 is silent. Ends the same processes as
+ * socket_above_lose_rank_0, under the same conditions. */
 void socket_above_lose_silent_rank_0(SocketService *service);
 /* Ends the process if rank 0, or a rank on the way to it, has been silent for too long. */
 void socket_above_watch(SocketService *service);

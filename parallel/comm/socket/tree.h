@@ -1,6 +1,6 @@
 /* tree.h -- inside parallel/comm/socket: the trees over which the ranks of large worlds hold their
- * meetings and report to rank 0. Each rank computes a tree from a few numbers that all ranks know,
- * so no tree is ever sent. */
+ * meetings and report to rank 0. Each rank computes a tree from numbers that all ranks know, so no
+ * tree is ever sent. */
 #ifndef PARALLEL_COMM_SOCKET_TREE_H
 #define PARALLEL_COMM_SOCKET_TREE_H
 

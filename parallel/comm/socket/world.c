@@ -171,14 +171,16 @@ static const Made *find_group(const unsigned char *at, size_t bytes, int rank)
 /* On member 0: makes the groups from all contributions, sends each member its group, and returns
  * member 0's own. Over a tree all members receive all groups of more than one member, and each
  * looks for its own. Returns NULL then if member 0's group has no other member. *memory holds the
- * data to be sent, until the meeting is over. */
+ * data to be sent; the caller frees it after the meeting. */
 static const Made *make_groups(SocketGroup *group, void **memory)
 {
     int n = socket_size(group), size;
     const Wish *wish = (const Wish *)(const void *)group->contribution;
     bool deep = socket_tree_is_deep(n);
-    /* Room for the members in the order of their groups, the ranks of one group, and the answers. A
-     * group of n members has at most (n + 1) / 2 runs, so this is enough for the runs. */
+    /* One allocation for three arrays: member[n], the members sorted by group; rank[n], the world
+     * ranks of the group that is being made; and `answer`, the new groups (a Made each) with their
+     * runs. There are at most n groups, and a group of k members has at most (k + 1) / 2 runs, so
+     * all groups together have at most n runs. */
     size_t bytes = (size_t)n * (2 * sizeof(int) + sizeof(Made) + 2 * sizeof(RankRun));
     int *member = *memory = must_alloc(bytes), *rank = member + n;
     unsigned char *answer = (unsigned char *)(rank + n), *at = answer;

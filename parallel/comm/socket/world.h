@@ -108,7 +108,7 @@ struct SocketGroup {
     Tensor *source;              /* [size] the operands of a reduction */
     bool meeting;                /* the member is in a meeting */
     bool unlimited;              /* its waits have no deadline */
-    bool noting;                 /* between group_begin and group_end */
+    bool noting;                 /* true between group_begin and group_end */
     SocketMessage *note;
     int notes, room;
 };
@@ -211,8 +211,9 @@ void socket_disconnect(SocketWorld *world);
 
 /* ---- plant.c --------------------------------------------------------------------------------- */
 
-/* Connects the control tree, if the world has one, and leaves the star. All ranks call it with the
- * world's communicator before anything else. */
+/* Connects the control tree, if the world has one. Ranks whose parent is not rank 0 then give up
+ * their own connection to rank 0. All ranks call it with the world's communicator before anything
+ * else. */
 void socket_plant(Comm *comm);
 /* Takes over the connection of `rank`, which has proven that it knows the secret. Returns false if
  * it is not a child whose connection is still missing. */
@@ -224,8 +225,9 @@ bool socket_plant_takes(SocketWorld *world, int rank, int fd);
 void socket_put(SocketPeer *peer, SocketFrame frame, const void *data);
 /* Queues the tensor's elements as FRAME_DATA. Does nothing if the tensor is empty. */
 void socket_put_data(SocketGroup *group, int member, Tensor x);
-/* Expects a FRAME_DATA from the member, whose elements are then stored in the tensor. Several are
- * expected in the order of these calls. Does nothing if the tensor is empty. */
+/* Announces that a FRAME_DATA will come from the member; its elements are then stored in the
+ * tensor. If several are expected, the first call of this function is for the first frame, and so
+ * on. Does nothing if the tensor is empty. */
 void socket_expect_data(SocketGroup *group, int member, Tensor x);
 /* Sends as much of the queue as the connection takes. */
 void socket_flush(SocketPeer *peer);

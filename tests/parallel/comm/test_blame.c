@@ -16,8 +16,8 @@
 
 enum { RANKS = COMM_MAX_RANKS };
 
-/* The processor's time that a whole test may take. Searches that look at all ranks once for each
- * rank take minutes. */
+/* Seconds of CPU time that a whole test may take. A search that looked at all ranks once for each
+ * rank would take minutes. */
 static const double MOST_SECONDS = 2;
 
 static void expect_quick(clock_t begun)
@@ -248,7 +248,7 @@ static void test_watched_groups_of_a_large_grid_are_searched_quickly(void **stat
 
 /* ---- lists of ranks -------------------------------------------------------------------------- */
 
-static void test_any_list_of_ranks_is_stored_as_runs_in_its_order(void **state)
+static void test_any_list_of_ranks_can_be_stored_as_runs_in_its_order(void **state)
 {
     (void)state;
     uint64_t seed = 9;
@@ -347,7 +347,7 @@ int main(void)
         cmocka_unit_test(test_a_search_finds_the_end_or_the_cycle_of_a_long_chain_of_waits),
         cmocka_unit_test(test_a_search_examines_each_call_only_once),
         cmocka_unit_test(test_watched_groups_of_a_large_grid_are_searched_quickly),
-        cmocka_unit_test(test_any_list_of_ranks_is_stored_as_runs_in_its_order),
+        cmocka_unit_test(test_any_list_of_ranks_can_be_stored_as_runs_in_its_order),
         cmocka_unit_test(test_messages_list_only_the_first_ranks_of_a_long_list),
         cmocka_unit_test(test_messages_name_at_most_three_machines),
     };

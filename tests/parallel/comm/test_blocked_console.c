@@ -88,7 +88,7 @@ static void run_another_rank_hangs(void *context)
     thread_ranks(3, TIMEOUT, another_rank_hangs, NULL);
 }
 
-static void test_a_rank_that_hangs_beside_a_blocked_console_ends_the_process(void **state)
+static void test_a_rank_that_hangs_while_the_console_is_blocked_ends_the_process(void **state)
 {
     char text[512];
     (void)state;
@@ -102,7 +102,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rank_blocked_by_its_console_does_not_count_as_absent),
-        cmocka_unit_test(test_a_rank_that_hangs_beside_a_blocked_console_ends_the_process),
+        cmocka_unit_test(test_a_rank_that_hangs_while_the_console_is_blocked_ends_the_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

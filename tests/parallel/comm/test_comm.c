@@ -167,7 +167,8 @@ static void run_broadcast(const Here *p)
     }
 }
 
-/* First along the chain of ranks without a group, then around the ring in one group. */
+/* Passes messages along the chain of ranks, outside any group of calls, and then around the ring in
+ * one group of calls. */
 static void run_messages(const Here *p)
 {
     const Case *c = p->c;
@@ -210,8 +211,8 @@ typedef struct {
     bool on_device;
 } Cases;
 
-/* No element, one, fewer than ranks, not divisible by any number of ranks, more than a block of a
- * sum. */
+/* Numbers of elements: none, one, fewer than there are ranks, not divisible by any number of ranks
+ * above one, and more than a block of a sum. */
 static const int64_t sizes[] = {0, 1, 3, 64, 1021, 33001};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 

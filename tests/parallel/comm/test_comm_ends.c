@@ -104,8 +104,8 @@ static const RankEnd hangs[] = {
       "rank 0 has waited 0.4 s (parallel.timeout) for rank 1, which has not arrived"}},
 };
 
-/* Ranks 0 and 1 start to wait first, for rank 2, which later waits for rank 3. Rank 3 is the
- * cause. */
+/* Rank 0 waits for rank 1, and rank 1 for rank 2. Later rank 2 waits for rank 3, which hangs: it is
+ * the cause. */
 static void a_chain(Comm *world, void *context)
 {
     _Atomic double *waits_since = context;
@@ -240,7 +240,7 @@ static void other_type_of_message(Comm *world, void *context)
         comm_receive(world, NULL, tensor_1d(x, BF16, 4), 0);
 }
 
-/* If this were allowed, the sender would wait only for the second of the two reads. */
+/* If rank 1 could receive on two streams, the sender would wait only for the second receive. */
 static void two_streams(Comm *world, void *context)
 {
     (void)context;

@@ -94,7 +94,7 @@ static void test_messages_of_a_group_match_whatever_the_order_of_calls(void **st
     each_world(2, 6, run_crowd);
 }
 
-/* Around the ring in both directions at once, with different sizes, including an empty message. */
+/* Messages of different sizes, one of them empty, go around the ring in both directions at once. */
 static void run_ring(Comm *world, void *context)
 {
     (void)context;
@@ -249,7 +249,7 @@ static void test_a_barrier_returns_only_when_all_ranks_have_reached_it(void **st
     }
 }
 
-/* Groups of ranks in ascending, descending and uneven steps, with and without an all-gather. */
+/* The ranks of a group ascend, descend or are unevenly spaced. `most` 6 forces an all-gather. */
 static void run_lists(Comm *world, void *context)
 {
     (void)context;
@@ -375,7 +375,7 @@ static void run_timed(Comm *world, void *context)
     device_close(&dev);
 }
 
-static void test_only_group_end_adds_the_time_of_a_groups_device_messages(void **state)
+static void test_group_end_counts_the_time_of_device_messages_but_not_of_host_ones(void **state)
 {
     (void)state;
     each_world(2, 2, run_timed);
@@ -394,7 +394,7 @@ int main(void)
         cmocka_unit_test(test_all_reduce_works_with_the_maximum_number_of_ranks),
         cmocka_unit_test(test_members_of_a_group_list_their_world_ranks),
         cmocka_unit_test(test_every_call_is_counted_for_its_group_and_dtype),
-        cmocka_unit_test(test_only_group_end_adds_the_time_of_a_groups_device_messages),
+        cmocka_unit_test(test_group_end_counts_the_time_of_device_messages_but_not_of_host_ones),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,7 +124,8 @@ static void each_world(RankBody body)
 {
     int cores = pool_allowed_cores();
     const int ranks[] = {2, 3, cores < 7 ? cores + 1 : 8,
-                         8}; /* with few ranks they poll before they sleep, with many they do not */
+                         8}; /* if there is a core for each rank, ranks poll for longer before they
+                              * sleep (local.c) */
     alarm(60);
     for (int i = 0; i < (int)(sizeof ranks / sizeof *ranks); i++)
         thread_ranks(ranks[i], 0, body, NULL);

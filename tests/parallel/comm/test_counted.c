@@ -70,7 +70,7 @@ static void test_host_calls_act_as_if_all_ranks_had_passed_the_same_value(void *
 }
 
 /* A line of a line must store its members' numbers in the world, not in the first line. */
-static void test_a_line_of_a_line_stores_its_members_ranks_in_the_world(void **state)
+static void test_a_line_made_from_a_line_stores_its_members_world_ranks(void **state)
 {
     (void)state;
     Comm world = comm_counted(65535, COMM_MAX_RANKS);
@@ -123,7 +123,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_host_calls_act_as_if_all_ranks_had_passed_the_same_value),
-        cmocka_unit_test(test_a_line_of_a_line_stores_its_members_ranks_in_the_world),
+        cmocka_unit_test(test_a_line_made_from_a_line_stores_its_members_world_ranks),
         cmocka_unit_test(test_a_line_that_does_not_contain_this_rank_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -127,8 +127,8 @@ static void note_work(int64_t *note)
 /* By rank: seconds that the compute stream spends on the step's own work. */
 static double own_seconds[RANK_RUN_MOST];
 
-/* The times differ enough that a wait is never zero by chance. Copies of micro-batches take none:
- * waiting for them is neither work nor communication. */
+/* The times differ enough that a wait is never zero by chance. Copies of micro-batches take no
+ * time, because waiting for them would be neither work nor communication. */
 static double step_seconds(const LateSeen *work)
 {
     double seconds = (double)(1 + strlen(work->name) * 7 % 10);
@@ -145,8 +145,8 @@ typedef struct {
         bytes_want[RANK_RUN_MOST];
 } Steps;
 
-/* Sums the time from before each step until after it on the compute stream. The evaluation between
- * steps does not belong to a step; it would wait for updates of states on the host. */
+/* Sums the time from the beginning to the end of each step on the compute stream. The evaluation
+ * between steps does not belong to a step; it would wait for updates of states on the host. */
 static void take_timed_steps(Comm *world, Trainer *t, RankRun *run, int64_t steps)
 {
     Steps *all = run->context;
@@ -164,7 +164,7 @@ static void take_timed_steps(Comm *world, Trainer *t, RankRun *run, int64_t step
         all->seconds[world->rank] += device_event_seconds(dev, &before, &after);
     }
     memcpy(all->exposed[world->rank], t->phases.seconds.exposed, sizeof all->exposed[0]);
-    /* Each step adds the updates of the step before it: an op for each unit with states there. */
+    /* Each step adds the previous step's updates: one op per unit (layer) with host states. */
     const LateSeen op = {.name = "adamw", .stream = "update", .rank = world->rank};
     int units = 0;
     double applied = 0; /* skipped updates move nothing */
@@ -276,7 +276,7 @@ static void expect_nothing(Comm *world, Trainer *t, RankRun *run, int64_t steps)
         trainer_step(t);
 }
 
-/* Without wall_clock_breakdown, and on the CPU, where calls are complete when they return. */
+/* Once on the CPU, where calls are complete on return, and once with the breakdown off. */
 static void test_exposed_time_is_not_measured_on_the_cpu_or_if_breakdown_is_off(void **state)
 {
     for (int late = 0; late < 2; late++) {

@@ -20,8 +20,8 @@
 
 static const GraphNames names = {op_name, comm_call_name};
 
-/* One line per entry: kind, name, dtype and elements, stream, group, call, peer; "unfinished" if it
- * has not ended. */
+/* Writes one line per entry: kind, name, dtype and elements, stream, group, call, peer; and
+ * "unfinished" if the entry has not ended. */
 static void text_of(const Flight *f, int64_t from, char *text, size_t n)
 {
     static _Thread_local FlightEntry entry[FLIGHT_SNAPSHOT];

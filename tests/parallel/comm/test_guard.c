@@ -22,8 +22,8 @@
 
 #include <cmocka.h>
 
-/* Seconds: parallel.timeout of these ranks, and how much longer the guard waits instead of half a
- * minute. LONG must not be reached. */
+/* Seconds. TIMEOUT: parallel.timeout of these ranks. GRACE: how much longer than that the guard
+ * waits (half a minute outside tests). LONG must not be reached. */
 static const double TIMEOUT = 0.4, GRACE = 0.3, LONG = 60;
 
 /* The devices do not complete a call, and a query of their progress does not return. So the
@@ -94,8 +94,8 @@ static void test_the_guard_ends_a_process_whose_deadlines_are_not_enforced(void 
         rank_end_check(&ends[i], child[i], said[i]);
 }
 
-/* Rank 0 waits on the host, three times as long as its deadline and the guard's time, for rank 1,
- * whose call of NCCL has a longer deadline. */
+/* Rank 0 waits on the host for rank 1, which is in an NCCL call with a longer deadline. The wait
+ * takes three times as long as rank 0's own timeout and the guard's extra time together. */
 static void another_thread_enforces_the_deadline(Comm *world, void *context)
 {
     static LocalWorld *hasty;
@@ -116,7 +116,7 @@ static void another_thread_enforces_the_deadline(Comm *world, void *context)
     _exit(0);
 }
 
-static void test_the_guard_ends_no_wait_whose_deadline_another_thread_enforces(void **state)
+static void test_the_guard_does_not_act_while_another_thread_enforces_the_deadline(void **state)
 {
     (void)state;
     fake_nccl_use();
@@ -234,7 +234,7 @@ static void test_the_guard_leaves_no_descriptor_open_when_it_starts_again(void *
 
 void __tsan_init(void) __attribute__((weak));
 
-static void test_the_guard_ends_a_wait_of_a_process_forked_from_a_watched_one(void **state)
+static void test_the_guard_also_ends_a_wait_in_a_child_of_a_watched_process(void **state)
 {
     (void)state;
     if (__tsan_init) {
@@ -276,10 +276,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_guard_ends_a_process_whose_deadlines_are_not_enforced),
-        cmocka_unit_test(test_the_guard_ends_no_wait_whose_deadline_another_thread_enforces),
+        cmocka_unit_test(test_the_guard_does_not_act_while_another_thread_enforces_the_deadline),
         cmocka_unit_test(test_the_guard_still_ends_a_wait_after_another_wait_was_removed),
         cmocka_unit_test(test_the_guard_leaves_no_descriptor_open_when_it_starts_again),
-        cmocka_unit_test(test_the_guard_ends_a_wait_of_a_process_forked_from_a_watched_one),
+        cmocka_unit_test(test_the_guard_also_ends_a_wait_in_a_child_of_a_watched_process),
         cmocka_unit_test(test_a_failing_rank_ends_in_5_s_if_its_request_to_print_gets_no_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -189,7 +189,8 @@ static void test_a_handshake_succeeds_if_its_bytes_arrive_one_by_one(void **stat
     }
 }
 
-/* One bit is changed, or the connection is cut, at each byte of a handshake that is right. */
+/* At each byte of an otherwise valid handshake in turn, one bit is changed or the connection is
+ * cut. */
 static void test_no_truncated_or_altered_handshake_is_accepted(void **state)
 {
     (void)state;

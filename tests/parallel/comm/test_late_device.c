@@ -138,8 +138,9 @@ static void test_a_missing_wait_between_streams_changes_the_result(void **state)
     assert_string_not_equal(fetch_and_use(FORGETS_USED).wrong, "");
 }
 
-/* Ops on two streams write and read page-locked memory at its own address. Without their waits the
- * orders differ in that memory or in what is read from it. */
+/* Ops on two streams write and read page-locked memory at its own address. Without their waits,
+ * different orders of the two streams' work leave different numbers in that memory or read
+ * different numbers from it. */
 static LateVerdict update_on_the_host(bool waits)
 {
     Device dev;

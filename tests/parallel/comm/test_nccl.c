@@ -141,7 +141,7 @@ static void *alloc_late(Device *dev, size_t bytes)
     return quick->alloc(dev, bytes);
 }
 
-/* Rank 1 is late with its memory, and so is the return of its CommInitRankConfig. */
+/* Rank 1 allocates its memory slowly, and its CommInitRankConfig returns late. */
 static void run_meetings(Comm *world, void *context)
 {
     Device dev;
@@ -199,7 +199,7 @@ static void run_line(Comm *world, void *context)
     device_close(&dev);
 }
 
-static void test_messages_in_a_line_do_not_connect_its_ends(void **state)
+static void test_messages_in_a_line_do_not_connect_the_first_and_last_rank(void **state)
 {
     (void)state;
     fake_nccl_use();
@@ -389,7 +389,7 @@ int main(void)
         cmocka_unit_test(test_connecting_uses_each_operation_once),
         cmocka_unit_test(test_ranks_pass_a_barrier_before_and_after_they_connect),
         cmocka_unit_test(test_threads_that_nccl_starts_while_it_connects_receive_no_signals),
-        cmocka_unit_test(test_messages_in_a_line_do_not_connect_its_ends),
+        cmocka_unit_test(test_messages_in_a_line_do_not_connect_the_first_and_last_rank),
         cmocka_unit_test(test_each_collective_of_a_device_calls_its_nccl_function),
         cmocka_unit_test(test_host_calls_do_not_go_through_nccl),
         cmocka_unit_test(test_a_grid_has_one_nccl_communicator_per_axis),

@@ -156,7 +156,8 @@ static void end_badly(void)
 }
 
 /* Fails as in a process with a single rank. Other threads, of NCCL and of the thread pool, are
- * still running, so the program must leave by _exit. With exit, end_badly would change the code. */
+ * still running, so the program must leave by _exit. If it called exit, the exit handler end_badly
+ * would change the exit code. */
 static void fail_alone(Comm *world, void *context)
 {
     comm_barrier(world);

@@ -116,8 +116,8 @@ static void test_steps_after_the_first_allocate_nothing(void **state)
     assert_string_equal(wrong, "");
 }
 
-/* Before the ranks connect, a process that does not know the secret connects to rank 0 and claims
- * to be rank 1, and another connection sends nothing. */
+/* Before the ranks connect, two other connections are made to rank 0: one claims to be rank 1 but
+ * has a wrong secret, and the other sends nothing. */
 static void run_beside_strangers(Comm *world, void *context)
 {
     const SocketLinks *links = socket_group(world)->world->links;
@@ -140,7 +140,7 @@ static void run_beside_strangers(Comm *world, void *context)
         if (fd[i] >= 0) close(fd[i]);
 }
 
-static void test_a_stranger_is_not_taken_for_a_rank(void **state)
+static void test_a_process_that_does_not_know_the_secret_is_not_taken_for_a_rank(void **state)
 {
     char wrong[512];
     (void)state;
@@ -211,7 +211,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums_of_many_blocks_have_the_same_bits_as_sums_in_rank_order),
         cmocka_unit_test(test_steps_after_the_first_allocate_nothing),
-        cmocka_unit_test(test_a_stranger_is_not_taken_for_a_rank),
+        cmocka_unit_test(test_a_process_that_does_not_know_the_secret_is_not_taken_for_a_rank),
         cmocka_unit_test(test_rank_0_asks_for_reports_when_a_wait_reaches_the_timeout),
         cmocka_unit_test(test_a_rank_that_is_not_in_a_group_cannot_send_to_it),
     };

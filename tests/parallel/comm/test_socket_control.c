@@ -62,7 +62,7 @@ static void test_rank_0_keeps_only_the_connections_of_its_children(void **state)
     expect_tree(90, 70, TREE_FAN_OUT);
 }
 
-static void test_hundreds_of_ranks_connect_a_tree_of_several_levels_in_20_s(void **state)
+static void test_hundreds_of_ranks_form_a_tree_of_several_levels_within_20_s(void **state)
 {
     double start = seconds_now();
     (void)state;
@@ -125,7 +125,7 @@ static void test_the_silent_rank_that_cuts_off_other_ranks_is_named(void **state
 
 /* Sets of ranks as bits. mute: they do not answer; left: they have left the world; known: those of
  * ranks 1 to 3 that may be blamed for a wait. */
-static void test_ranks_below_one_that_does_not_answer_are_not_blamed(void **state)
+static void test_ranks_below_a_rank_that_does_not_answer_are_not_blamed(void **state)
 {
     static const struct {
         unsigned mute, left, known;
@@ -213,7 +213,7 @@ static SocketLinks *made_up_links(int ranks)
 
 /* All other ranks wait for rank 2 at a meeting, and rank 1, the parent of rank 2, does not answer.
  * If rank 0 looked at all members for each rank that waits, this would take seconds. */
-static void test_rank_0_checks_many_waits_for_a_rank_that_is_cut_off_quickly(void **state)
+static void test_rank_0_quickly_checks_many_waits_for_a_rank_that_is_cut_off(void **state)
 {
     enum { MANY = 16384 };
     const double timeout = 1;
@@ -248,10 +248,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rank_0_keeps_only_the_connections_of_its_children),
         cmocka_unit_test(test_the_silent_rank_that_cuts_off_other_ranks_is_named),
-        cmocka_unit_test(test_ranks_below_one_that_does_not_answer_are_not_blamed),
+        cmocka_unit_test(test_ranks_below_a_rank_that_does_not_answer_are_not_blamed),
         cmocka_unit_test(test_ranks_below_a_silent_rank_end_2_or_3_s_after_the_timeout),
-        cmocka_unit_test(test_rank_0_checks_many_waits_for_a_rank_that_is_cut_off_quickly),
-        cmocka_unit_test(test_hundreds_of_ranks_connect_a_tree_of_several_levels_in_20_s),
+        cmocka_unit_test(test_rank_0_quickly_checks_many_waits_for_a_rank_that_is_cut_off),
+        cmocka_unit_test(test_hundreds_of_ranks_form_a_tree_of_several_levels_within_20_s),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

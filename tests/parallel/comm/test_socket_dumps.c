@@ -55,8 +55,8 @@ static bool has_written(int rank, int64_t number)
     return atomic_load(&shared[rank].newest) == number;
 }
 
-/* Each rank in turn gets the signal that requests a dump, then all get it at once. The requests at
- * once are for the same dump, or for a few. */
+/* Each rank in turn gets the signal that requests a dump, then all get it at once. The requests
+ * that come at once are for one dump or for a few, depending on how they overlap. */
 static void dump_in_turn(Comm *world, void *context)
 {
     int rank = world->rank;

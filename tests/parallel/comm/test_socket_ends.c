@@ -48,7 +48,8 @@ static void one_is_stopped_in_a_call(Comm *world, void *context)
     comm_barrier(world);
 }
 
-/* NCCL finds out on both other ranks that rank 1 is lost, before the kernel reports its end. */
+/* Both other ranks fail because rank 1 is lost, as if NCCL had noticed it, before the kernel
+ * reports that rank 1's process has ended. */
 static void one_is_killed_and_missed(Comm *world, void *context)
 {
     (void)context;
@@ -105,7 +106,7 @@ static void stop_all(const Comm *world)
         kill(process_of_rank(i), SIGCONT);
 }
 
-/* All ranks are stopped while all wait for rank 1, and for a while before and after that. */
+/* The other ranks wait for rank 1. In the middle of this wait, all ranks are stopped. */
 static void all_are_stopped(Comm *world, void *context)
 {
     (void)context;

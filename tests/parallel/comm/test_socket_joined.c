@@ -145,7 +145,8 @@ static void check_small_collectives(Comm *world)
     free(all);
 }
 
-/* All ranks meet, agree, part into groups of four and of every fourth, and meet again. */
+/* All ranks pass barriers, make small collectives, split into groups of four neighbours and groups
+ * of every fourth rank, make small collectives in both, and pass another barrier. */
 static void meet_and_part(Comm *world, void *context)
 {
     (void)context;

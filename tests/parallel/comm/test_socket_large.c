@@ -112,8 +112,8 @@ static void test_rank_0_finds_the_one_of_65536_ranks_that_all_others_wait_for(vo
     if (seconds_now() - start > most + 2) fail_msg("%.1f s", seconds_now() - start);
 }
 
-/* All ranks but a few have left the world as they should, and many still wait for the last
- * answer. */
+/* Half of the ranks have left the world after a meeting. Rank 0 knows the other half only as ranks
+ * that wait for the answer of that meeting, which is on its way. */
 static void leave_in_order(void *context)
 {
     const RankRun world = {.first = 0, .stride = 1, .count = RANKS};

@@ -118,7 +118,7 @@ static void expect_nothing(Fixture *f, int end)
     assert_false(takes(f, end, &packet));
 }
 
-/* Queues more for the parent than its system takes, so that there is no room. */
+/* Queues packets for the parent until the socket takes no more, so that there is no room. */
 static void fill_parent(Fixture *f)
 {
     SocketWord claim = word_of(PACKET_CLAIM, SELF);
@@ -229,7 +229,7 @@ static void test_packets_of_children_wait_while_the_buffer_to_the_parent_is_full
     close_fixture(f);
 }
 
-static void test_a_rank_polls_the_star_and_then_its_parent_and_all_its_children(void **state)
+static void test_a_rank_polls_rank_0_first_and_later_its_parent_and_children(void **state)
 {
     (void)state;
     Fixture *f = open_fixture();
@@ -283,7 +283,7 @@ static void test_packets_from_the_parent_reach_the_ranks_they_are_addressed_to(v
     }
 }
 
-/* A child that reads nothing gets no further question, but packets that are sent only once. */
+/* A child that reads nothing gets no more questions, but still gets packets that are sent once. */
 static void test_an_unsent_question_holds_back_further_questions_but_no_verdict(void **state)
 {
     (void)state;
@@ -388,7 +388,7 @@ int main(void)
         cmocka_unit_test(test_a_child_may_send_packets_only_of_itself_and_ranks_below_it),
         cmocka_unit_test(test_a_lost_child_is_reported_unless_all_ranks_have_left),
         cmocka_unit_test(test_packets_of_children_wait_while_the_buffer_to_the_parent_is_full),
-        cmocka_unit_test(test_a_rank_polls_the_star_and_then_its_parent_and_all_its_children),
+        cmocka_unit_test(test_a_rank_polls_rank_0_first_and_later_its_parent_and_children),
         cmocka_unit_test(test_packets_from_the_parent_reach_the_ranks_they_are_addressed_to),
         cmocka_unit_test(test_an_unsent_question_holds_back_further_questions_but_no_verdict),
         cmocka_unit_test(test_the_end_of_this_rank_is_reported_to_all_ranks_below_it),

@@ -93,7 +93,7 @@ static void others_never_leave(Comm *world, void *context)
     if (world->rank == 2) pause();
 }
 
-/* Each rank leaves less than the timeout after the one before. */
+/* Each rank leaves 0.7 s after the rank before it. */
 static void others_leave_one_by_one(Comm *world, void *context)
 {
     (void)context;

@@ -95,7 +95,7 @@ static void nothing_is_missing(Comm *world, void *context)
     look(g, LONG);
 }
 
-/* Rank 0 waits in low for rank 1, which waits in high for rank 2. */
+/* Rank 0 waits in group low for rank 1, which waits in group high for rank 2. */
 static void chain(Comm *world, void *context)
 {
     Group g[2] = {0};
@@ -293,7 +293,7 @@ static void none_is_late(Comm *world, void *context)
     watched_remove(&g[1].watched);
 }
 
-static void test_progress_and_calls_without_a_limit_do_not_end_the_program(void **state)
+static void test_calls_without_a_limit_or_with_progress_do_not_end_the_program(void **state)
 {
     (void)state;
     thread_ranks(2, LONG, none_is_late, NULL);
@@ -316,7 +316,7 @@ static void rank_0_prints(Comm *world, void *context)
     if (world->rank > 0) watched_remove(&g[1].watched);
 }
 
-static void test_time_does_not_count_while_rank_0s_console_is_blocked(void **state)
+static void test_waiting_time_does_not_count_while_rank_0s_console_is_blocked(void **state)
 {
     const RankEnd end = {"console", rank_0_prints, 3, 0, {"\n0"}};
     int said;
@@ -380,8 +380,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rank_0_ends_the_program_and_names_the_rank_that_others_wait_for),
-        cmocka_unit_test(test_progress_and_calls_without_a_limit_do_not_end_the_program),
-        cmocka_unit_test(test_time_does_not_count_while_rank_0s_console_is_blocked),
+        cmocka_unit_test(test_calls_without_a_limit_or_with_progress_do_not_end_the_program),
+        cmocka_unit_test(test_waiting_time_does_not_count_while_rank_0s_console_is_blocked),
         cmocka_unit_test(test_hosts_may_exceed_their_timeout_while_rank_0s_console_is_blocked),
         cmocka_unit_test(test_a_call_may_take_30_s_longer_while_its_transport_is_stuck),
     };
