@@ -53,8 +53,8 @@ static int write_files(Dump dump)
     return error;
 }
 
-/* Makes the thread log as the lowest rank of this process, and returns that rank. So only the
- * process of rank 0 prints warnings. */
+/* Makes this thread log as the lowest rank of this process, and returns the source of that rank. As
+ * only rank 0 prints warnings (log.h), only the process that contains rank 0 then prints them. */
 static const FlightSource *speaker(void)
 {
     const FlightSource *lowest = &flights.source[0];

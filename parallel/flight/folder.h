@@ -24,8 +24,8 @@ typedef struct {
 } FlightFiles;
 
 /* Reads the files in RUN/flight. After `seconds` the remaining files are left out (0: no limit).
- * Returns false and sets err if there is no dump; *missing is then true if no file was found. The
- * caller calls flight_files_free in both cases. */
+ * Returns false and sets err if no file was read; *missing is then true unless there are files
+ * that could not be read. The caller calls flight_files_free in both cases. */
 bool flight_files_read(FlightFiles *files, const char *run, double seconds, bool *missing,
                        char *err, size_t n);
 /* Does the same with files that have been parsed already, and takes ownership of them:

@@ -74,8 +74,9 @@ static void add_stream(const RingFile *ring, int stream, Front *front)
         add(front, e);
 }
 
-/* Adds the entries that the device's streams are executing: of the stream for which `wait` waits,
- * or of all streams. */
+/* Adds the entries that the device's streams are executing. `wait`: an entry that waits for one
+ * stream; only the entries of that stream are added. If it is NULL, or waits for the whole device,
+ * those of all streams are. */
 static void add_device(const RingFile *ring, const RingEntry *wait, Front *front)
 {
     int only = wait ? awaited(wait) : FLIGHT_HOST;

@@ -5,7 +5,7 @@
 
 #include "model/core/json_cursor.h"
 
-/* Reads a key and the comma or bracket before it. */
+/* Reads a key, the comma or opening brace before it, and the colon after it. */
 bool line_take_key(JsonCursor *j, const char *key);
 /* Each of these reads a key and its value. line_take_text: a text of printable ASCII that needs no
  * escape and is shorter than `size`. line_take_int, line_take_small: an integer from `least` to
@@ -17,7 +17,7 @@ bool line_take_small(JsonCursor *j, const char *key, int least, int most, int *o
 bool line_take_name(JsonCursor *j, const char *key, const char *const *name, int count, int *out);
 bool line_take_seconds(JsonCursor *j, const char *key, double *out);
 bool line_take_seconds_or_null(JsonCursor *j, const char *key, double *out);
-/* Reads the bracket that ends the line. */
+/* Reads the closing brace; nothing may follow it on the line. */
 bool line_end(JsonCursor *j);
 
 #endif

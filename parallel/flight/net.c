@@ -11,8 +11,9 @@
 /* ---- the groups of all rings ------------------------------------------------------------------
  */
 
-/* A hash table of groups. index: the group's index in the net + 1; 0: empty. again: if a rank has
- * several groups with the same name and ranks, the group's number among these, from 0. */
+/* A hash table of groups. index: [places] 1 + index in net->group; 0: the place is empty. again:
+ * [room] for each group of the net: if a rank has several groups with the same name and ranks, the
+ * group's number among these, from 0. */
 typedef struct {
     int *index, *again;
     size_t places; /* a power of two */
@@ -79,7 +80,7 @@ static void find_groups(Net *net)
     free(t.again);
 }
 
-/* ---- their members ----------------------------------------------------------------------------
+/* ---- the members of groups --------------------------------------------------------------------
  */
 
 /* Returns the index of a rank in the group, or -1. */
@@ -207,7 +208,7 @@ void net_free(Net *net)
     free(net->in);
 }
 
-/* ---- questions --------------------------------------------------------------------------------
+/* ---- look-ups ---------------------------------------------------------------------------------
  */
 
 const NetGroup *net_group(const Net *net, int rank, const RingEntry *entry)
@@ -236,7 +237,8 @@ bool net_unknown(const NetGroup *group)
     return group->size > 0 && group->member[group->by_begun[group->size - 1]].begun == INT64_MAX;
 }
 
-/* Returns the index that the group with index `group` in the net has in the peer's file, or -1. */
+/* Finds net->group[group] in the peer's file. Returns its index there (in RingFile.group), or -1 if
+ * the file does not contain this group. */
 static int group_of_peer(const Net *net, int peer, int group)
 {
     const RingFile *ring = net->files->ring[peer];
@@ -245,8 +247,9 @@ static int group_of_peer(const Net *net, int peer, int group)
     return -1;
 }
 
-/* Returns the peer's end of a message: its unfinished entry for call number `call` (-1: any
- * number), or NULL. */
+/* Returns the peer's end of a message: the unfinished entry in the peer's file that sends to (or,
+ * if not `send`, receives from) member `rank` of the group with call number `call` (-1: any
+ * number). Returns NULL if there is none. */
 static const RingEntry *other_end(const RingFile *ring, int group, int rank, bool send,
                                   int64_t call)
 {

@@ -1,5 +1,5 @@
-/* net.h -- makes the net: the groups of ranks that the files of all ranks contain, merged, and how
- * far each member of a group has got. */
+/* net.h -- makes the net: the groups of ranks that the files of all ranks contain, each group once,
+ * and how far each member of a group has got. */
 #ifndef PARALLEL_FLIGHT_NET_H
 #define PARALLEL_FLIGHT_NET_H
 

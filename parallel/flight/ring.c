@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The bounds of the numbers in a file. MOST_GROUPS is also the largest number of a group. */
+/* VERSION: of the format. MOST_GROUPS: the largest value of "group", the number of a group. MOST:
+ * the largest version, pid, attempt and unit. DUMP_DIGITS: how many digits a dump's name has. */
 enum { VERSION = 1, MOST_GROUPS = 127, MOST = 2147483647, DUMP_DIGITS = 16 };
 
 /* State of the parser that is not kept afterwards. */

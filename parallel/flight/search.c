@@ -17,7 +17,7 @@ typedef struct {
     int room;
 } Walk;
 
-/* ---- forwards ----------------------------------------------------------------------------------
+/* ---- forwards: for whom each node waits --------------------------------------------------------
  */
 
 static void want(Walk *w, int node)
@@ -142,7 +142,7 @@ void search_free(Search *s)
     free(s->link);
 }
 
-/* ---- backwards ---------------------------------------------------------------------------------
+/* ---- backwards: which nodes wait for a node ----------------------------------------------------
  */
 
 typedef struct {

@@ -13,8 +13,9 @@ typedef struct {
 } FlightReading;
 
 /* Reads and analyses the newest dump of a run. After `seconds` the remaining files are left out (0:
- * no limit). Returns false and sets err if there is no dump; *missing is then true if no file was
- * found. Otherwise the caller calls flight_reading_close. */
+ * no limit). Returns false and sets err if no file was read; *missing is then true unless
+ * there are files that could not be read. If it returns true, the caller calls
+ * flight_reading_close. */
 bool flight_reading_open(FlightReading *reading, const char *run, double seconds, bool *missing,
                          char *err, size_t n);
 /* Does the same with files that have been parsed already, like flight_files_take. */

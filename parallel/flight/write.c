@@ -1,4 +1,5 @@
-/* write.c -- see write.h. Numbers are formatted here: printf may allocate. */
+/* write.c -- see write.h. Numbers are formatted by functions of this file, because printf may
+ * allocate memory. */
 #include "parallel/flight/write.h"
 
 #include "model/core/clock.h"

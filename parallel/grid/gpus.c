@@ -52,7 +52,8 @@ bool gpus_prepare(DeviceSurvey seen, int ranks, LaunchKind kind)
     return ranks > 1 && !kind.threads && (kind.processes || each);
 }
 
-/* A name that identifies a GPU among all ranks. NCCL distinguishes GPUs by the same name. */
+/* A name that identifies a GPU among the GPUs of all ranks. NCCL identifies GPUs by the same two
+ * properties. */
 typedef struct {
     char host[256]; /* the value of NCCL_HOSTID; without it, an identification of the machine */
     char bus[32];   /* the GPU's bus id; "": unknown */
@@ -68,9 +69,11 @@ void gpus_prepare_process(int rank)
     setenv("NCCL_HOSTID", name, 1);
 }
 
-/* Returns the hash of the GPU's name; 0: not known. NCCL identifies a machine by the host's name
- * and the id of its last boot, and so does the rendezvous of ranks that a launcher has started. For
- * ranks that this program has started, the id of the boot is enough. */
+/* Returns a hash of the GPU's name; 0: its bus id is not known. Without NCCL_HOSTID, NCCL
+ * identifies a machine by its host name and the id of its last boot. The rendezvous of ranks that a
+ * launcher has started has numbered the machines by the same two values, so the number is used for
+ * these ranks. Ranks that this program has started are all on one machine, so for them the id of
+ * the boot is enough. */
 static uint64_t gpu_name(const Comm *world, const Device *dev)
 {
     GpuName name = {.host = ""};
@@ -157,8 +160,8 @@ static bool may_share(void)
 /* For ranks that a launcher has started, which may see different GPUs. Unless the user allows NCCL
  * to share GPUs (may_share), ends the program if two ranks have the same GPU or, where bus ids are
  * not known, if a rank sees fewer GPUs than its machine has ranks. `gpus`: how many GPUs this rank
- * sees. A rank that sees only one is not checked in the second way: the launcher may have given
- * each rank its own. */
+ * sees. If a rank sees only one GPU, the numbers are not compared, because the launcher may have
+ * given each rank its own GPU. */
 static void require_own_joined(Comm *world, const Device *dev, int64_t gpus)
 {
     static const char advice[] = "start as many ranks on a machine as it has GPUs, give each its "

@@ -41,7 +41,8 @@ GridPlace grid_place(GridPlace size, int rank)
     return at;
 }
 
-/* Writes the numbers of `place` for the axes that have several ranks. */
+/* For each axis that has several ranks, writes its name and its number in `place` (a coordinate or
+ * a size), with `between` between two axes. */
 static char *format_axes(GridPlace size, GridPlace place, const char *between, char *text, size_t n)
 {
     size_t used = 0;
@@ -212,9 +213,9 @@ void grid_connect(Grid *grid, Comm *world)
 {
     const Comm *comm[GRID_COMMS];
     grid_comms(grid, comm);
-    /* All ranks open the communicators in the same order, because each call waits for the peers.
-     * NCCL allocates memory for each communicator, so there is a barrier before and after that:
-     * otherwise a rank could already use its group while another still allocates. */
+    /* All ranks open the communicators in the same order, because nccl_start waits for the other
+     * ranks of the group. NCCL also allocates memory there, so there is a barrier before and after
+     * nccl_start: otherwise a rank could already use its group while another still allocates. */
     for (int i = 0; i < GRID_COMMS; i++) {
         comm_barrier(world);
         nccl_start((Comm *)comm[i]);

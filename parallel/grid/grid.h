@@ -30,7 +30,8 @@ typedef struct {
 /* How the groups use NCCL. */
 typedef struct {
     int pp, dp, replicate, tp, kv, tie; /* NcclUse.max_ctas of each group; shard uses that of dp */
-    bool chunks; /* each stage has several ranges of layers, so the last stage sends to the first */
+    bool chunks;    /* true: each stage has several ranges of layers, so the last stage sends to the
+                       first */
     double timeout; /* in seconds */
 } GridNccl;
 /* Returns the config's settings for NCCL. */
@@ -42,9 +43,9 @@ Grid grid_single(void);
  * All ranks of the world call it together. If groups is NULL, kv and tie contain one rank, and
  * shard is dp. The world must outlive the grid. */
 Grid grid_open(Comm *world, GridPlace size, const GridGroups *groups);
-/* If each rank has its own device: prepares the grid's groups for NCCL (nccl_prepare in nccl.h),
- * which must be open. From then on, until grid_connect, communication calls on device memory
- * transfer no data. All ranks of the world call it together, each with its open device. */
+/* If each rank has its own device: prepares the grid's groups for NCCL (nccl_prepare in nccl.h).
+ * NCCL must be open (nccl_open). From then on, until grid_connect, communication calls on device
+ * memory transfer no data. All ranks of the world call it together, each with its open device. */
 void grid_prepare(Grid *grid, Device *dev, const GridNccl *nccl);
 /* Lets devices exchange data through NCCL. Creates an NCCL communicator for each axis and group of
  * several ranks, in the same order on all ranks; a shard group of all data-parallel ranks uses dp's

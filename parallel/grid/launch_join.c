@@ -125,9 +125,10 @@ static void meet(Meeting *meeting, const Config *config)
     bool opened = good;
     if (good) good = meeting_hold(meeting, &at.options, &code, err, sizeof err);
     launch_meeting_close(&at);
-    /* All ranks know the error that ends a rendezvous, except a wrong parallel.interface, so no
-     * other error has to be reported to them. If this rank cannot reach rank 0, neither can the
-     * first rank of its machine, so only that one prints the error. */
+    /* All ranks know an error that ends the rendezvous, so it need not be reported to them. The
+     * exception is a wrong parallel.interface (EXIT_CONFIG), which only this rank knows. If this
+     * rank cannot reach rank 0, neither can the first rank of its machine, so only that one prints
+     * the error. */
     if (good || meeting->told || (opened && code != EXIT_CONFIG)) launch_decline_end();
     if (opened && code != EXIT_CONFIG) log_set_silent(own.by.rank > 0 && own.by.local_rank > 0);
     if (good) forget_secret();

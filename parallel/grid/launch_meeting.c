@@ -114,8 +114,9 @@ static void hash_program(char hex[PROGRAM_HASH_BYTES])
     munmap(file, (size_t)st.st_size);
 }
 
-/* Copies a text. If it is too long for a fact (a value that must be equal on all ranks,
- * MeetingFact), replaces its end by a hash of the whole text. */
+/* Copies a text of n bytes to `words`, the value of a fact (MeetingFact: it must be equal on all
+ * ranks). If the text is too long for that, writes only its first KEPT bytes, and after them a hash
+ * of the whole text. */
 static void shorten(char words[LAUNCH_WORD_BYTES], const char *text, size_t n)
 {
     enum { KEPT = 200 };

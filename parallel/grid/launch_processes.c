@@ -47,7 +47,9 @@ static void prepare_signals(const Launcher *l)
     sigaddset(&received, launcher_signal());
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) {
         signal(ignored[i], SIG_IGN);
-        /* Unblocked, too: once rank 0 has restored its default action, a second signal ends it. */
+        /* Not blocked, too: when the launcher passes a second signal on, rank 0 restores the
+         * default action of that signal and raises it, which ends rank 0 only if it is not blocked.
+         */
         sigaddset(&received, ignored[i]);
     }
     signal(SIGTTOU, SIG_IGN);
@@ -129,9 +131,10 @@ static void start_ranks(Launcher *l, LaunchBody body, void *context)
             fail(EXIT_SYSTEM, "rank %d of %d cannot be started as a process: %s", r, l->ranks,
                  strerror(error));
         }
-        /* The child makes this call, too. But it may be stopped before its first instruction. Only
-         * if it is then already in its own process group does the kernel continue it when this
-         * process ends (launch.h). */
+        /* The child itself makes this call, too (prepare_signals), but it may be stopped before it
+         * does so. This process makes the call for that case: when this process ends, the kernel
+         * continues a stopped child that has its own process group (launch.h), so the child can
+         * end. */
         setpgid(process, process);
         l->rank[r].process = process;
         l->running++;

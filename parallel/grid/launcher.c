@@ -83,7 +83,8 @@ static void note_signal_of_rank_0(Launcher *l)
     bool asked =
         same || (l->passed_on && (by == launcher_signal() || (rank->killed && l->passed_two)));
     /* If another rank has failed before, the signal is not the cause. But if that rank failed only
-     * because it lost rank 0, its end was merely noticed first. */
+     * because it lost rank 0, the signal is the cause, and that rank's end was merely noticed
+     * before rank 0's. */
     bool failed = l->first >= 0 && (died(first) || exit_code(first) != EXIT_PEER_LOST);
     if (failed || !(asked || by == SIGPIPE)) return;
     l->fatal = same || !asked ? by : l->passed_on;
@@ -346,7 +347,7 @@ static int explain(const Launcher *l, char *text, size_t n)
         return EXIT_PEER_LOST;
     }
     /* If rank 0 ends by itself, it first sends its exit code to all ranks. But here a rank has lost
-     * its connection to rank 0 without that, so something else has ended rank 0. */
+     * its connection to rank 0 and has received no code, so something else has ended rank 0. */
     if (WEXITSTATUS(zero->status) != EXIT_PEER_LOST && rank_0_was_lost(l)) {
         snprintf(text, n, "the process of rank 0 ended with code %d before its work was done",
                  WEXITSTATUS(zero->status));

@@ -237,7 +237,8 @@ static bool read_launcher(const Reader *r, StartedBy *s)
 
 /* srun --mpi=pmi2 sets PMI's rank and size, but the local rank, the job and the step only in
  * SLURM's variables. SLURM's variables describe this process if they have the same rank and size.
- * If they describe a daemon of mpiexec, they differ, or mpiexec has set local variables. */
+ * If they describe a daemon of mpiexec instead, their rank or size differs from PMI's, or mpiexec
+ * has set the local rank itself (then s->local_rank is known). */
 static void add_local_of_slurm(StartedBy *s, const Environment *environment)
 {
     char err[256];

@@ -48,8 +48,8 @@ typedef struct {
     /* The number of tasks of a SLURM job if this process is in the job but not a task that srun has
      * started; otherwise 0. */
     int idle_tasks;
-    /* PMIX_RANK is set, so some launcher counts this process as a rank, but no variable gives the
-     * number of ranks. */
+    /* true: PMIX_RANK is set, so some launcher counts this process as a rank, but no variable gives
+     * the number of ranks. */
     bool unknown_size;
 } StartedBy;
 

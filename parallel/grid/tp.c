@@ -17,8 +17,9 @@ typedef struct {
     bool on_its_way;
 } Group;
 
-/* An operator that sends nothing. In a group of one rank every operator is this one; in larger
- * groups, those whose transpose is a sum. */
+/* An operator that sends nothing and leaves the tensor as it is. In a group of one rank every
+ * operator is this one. In larger groups, if rows are not divided, those operators are whose
+ * transpose is a sum (whole_rows). */
 static void same(void *self, Tensor dst, Tensor src)
 {
     (void)self;

@@ -24,7 +24,8 @@ typedef struct {
     char host[MEETING_NAME_BYTES], boot[MEETING_NAME_BYTES];
     int ranks;  /* number of ranks on it */
     int number; /* its number in the table of members: in the order of the machines' lowest ranks */
-    bool told; /* the local ranks that the launcher gave to its ranks are 0, 1, ... in some order */
+    bool told;  /* true: the local ranks that the launcher gave to its ranks are 0, 1, ... in some
+                   order, so they are used */
 } DeskMachine;
 
 /* The largest number of different values of a fact that are counted separately. */

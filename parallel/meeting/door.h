@@ -1,7 +1,7 @@
-/* door.h -- inside parallel/meeting: the door: the sockets at which a rank listens during the
- * meeting, and the connections whose other side has not yet proven that it knows the secret.
- * Anybody may connect, so each connection may use only a few seconds and bytes, there are at most
- * MEETING_MOST_PENDING of them, and none delays another. */
+/* door.h -- inside parallel/meeting: the door, which consists of the sockets at which a rank
+ * listens during the meeting and of the connections whose other side has not yet proven that it
+ * knows the secret. Anybody may connect, so each connection may use only a few seconds and bytes,
+ * there are at most MEETING_MOST_PENDING of them, and none delays another. */
 #ifndef PARALLEL_MEETING_DOOR_H
 #define PARALLEL_MEETING_DOOR_H
 
@@ -25,7 +25,7 @@ typedef struct {
     int rank;    /* of this process */
     size_t most; /* largest size of a first message, in bytes */
     int listeners, listener[NETWORK_MOST_ADDRESSES];
-    bool kept[NETWORK_MOST_ADDRESSES]; /* not closed with the door */
+    bool kept[NETWORK_MOST_ADDRESSES]; /* true: door_close does not close the socket */
     int pendings, strangers;           /* strangers: how many connections were refused */
     bool warned;
     double resume; /* time from which connections are accepted again; 0: they are accepted now */

@@ -47,7 +47,7 @@ typedef struct {
     AddressList
         sources; /* addresses of the interface, if one is given; connections come from these */
     double look, pause;     /* look: when to read the file again */
-    bool asked;             /* this rank has checked whether the folder can be written */
+    bool asked;             /* true: this rank has checked whether the folder can be written */
     HandshakeReason reason; /* the last refusal */
     int error;              /* errno of the last connection that failed */
     Verdict file;           /* why the file is not used; code EXIT_OK: it is used */
@@ -117,8 +117,9 @@ static bool look(Search *s, double now, Verdict *v)
     return true;
 }
 
-/* If there is no file: the targets are the MEETING_PORTS ports of each address to which the name of
- * rank 0's machine resolves. Returns false and fills in the verdict if it cannot be resolved. */
+/* For ranks that meet at an address, without a file: makes the targets the MEETING_PORTS ports of
+ * each address to which the name of rank 0's machine resolves. Returns false and fills in the
+ * verdict if it cannot be resolved. */
 static bool list_ports(Search *s, double limit, Verdict *v)
 {
     AddressList list;

@@ -51,8 +51,8 @@ static void watch(Host *h, int fd, int index, uint32_t events, int how)
 
 /* Listens at address i. If ranks meet by a file, which will contain the port, any port is used,
  * otherwise the first free one of those that the other ranks try. Ports that are in use are added
- * to h->held, because another rank 0 of this meeting may listen there. Returns whether that
- * succeeds. */
+ * to h->held, because another rank 0 of this meeting may listen there. Returns whether this process
+ * now listens at the address. */
 static bool listen_at(Host *h, int i)
 {
     const MeetingOptions *o = h->o;

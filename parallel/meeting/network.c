@@ -205,8 +205,9 @@ int network_connect(const Address *to, const Address *source)
     if (source) {
         Address from = *source;
         from.port = 0;
-        /* Lets connect() choose the local port instead of bind(): connect() knows both
-         * addresses. */
+        /* Lets connect() choose the local port instead of bind(). connect() knows the other side's
+         * address, so it may choose a port that is used already by a connection to another
+         * address. */
         setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
         bytes = address_to(&from, &at);
         if (bind(fd, (const struct sockaddr *)&at, bytes) != 0) return fail_closing(fd);

@@ -107,8 +107,9 @@ static void serve_children(Relay *r, double now)
         if (sent && !c->gone) r->served++;
         if (sent) channel_close(c);
     }
-    /* Ranks that have already left the meeting may connect to this listening socket to exchange
-     * data. The door must not accept these connections, so it is closed. */
+    /* All children have the table, so the door is closed. The listening socket stays open, because
+     * ranks that have already left the meeting may connect to it to exchange data; an open door
+     * would accept these connections. */
     if (r->door && r->served == r->children) {
         door_close(r->door);
         r->door = NULL;

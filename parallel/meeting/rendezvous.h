@@ -1,6 +1,6 @@
 /* rendezvous.h -- inside parallel/meeting: the file by which rank 0 tells the other ranks where it
- * listens and what the secret is. It is in a folder that all machines see and only this user can
- * read:
+ * listens and what the secret is. Only this user can read the file. It is in a folder that all
+ * machines see and to which only this user can write. Its lines:
  *
  *     train.c meeting 1
  *     secret 64 hexadecimal digits
@@ -42,8 +42,8 @@ void rendezvous_remove(const Rendezvous *r, const char *folder, const char *name
 
 typedef enum { RENDEZVOUS_READ, RENDEZVOUS_NOT_THERE, RENDEZVOUS_REFUSED } RendezvousState;
 /* Reads the file if it is there. Refuses a folder or file that is a link, belongs to another user
- * or may be changed or read by others, and a file with invalid content; *code and err then give the
- * reason. */
+ * or may be changed by others, a file that others may read, and one with invalid content; *code and
+ * err then give the reason. */
 RendezvousState rendezvous_look(Rendezvous *r, const char *folder, const char *name, ExitCode *code,
                                 char *err, size_t n);
 

@@ -9,7 +9,7 @@ enum {
      * replaces the oldest. */
     MEETING_MOST_PENDING = 256
 };
-/* Seconds within which the other side must prove that. */
+/* Seconds within which the other side of a connection must prove that it knows the secret. */
 #define MEETING_PENDING_SECONDS 5.0
 
 /* Holds the meeting on rank 0: listens until all ranks have met. On failure returns false and fills

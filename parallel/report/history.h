@@ -60,7 +60,7 @@ typedef struct {
     int64_t bad_lines;   /* complete lines that could not be parsed */
 } History;
 
-/* Reads FOLDER/metrics.jsonl, also while the run is writing to it. A resumed run repeats steps: the
+/* Reads FOLDER/metrics.jsonl, even while the run is writing to it. A resumed run repeats steps: the
  * last line of a step counts, and a line {"event":"start"} discards earlier lines about later
  * steps. Returns false and sets err if the file cannot be read. The caller calls history_free in
  * both cases. */

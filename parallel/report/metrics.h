@@ -61,7 +61,7 @@ typedef struct {
     double bits_per_byte; /* negative if unknown */
     double seconds;
     bool final;
-    bool cut; /* ended before its last micro-batch: the figures must not be used */
+    bool cut; /* true: it ended before its last micro-batch, so the figures must not be used */
 } EvalRecord;
 
 typedef struct {
@@ -109,8 +109,8 @@ void metrics_start(Metrics *metrics, const char *fields);
  * or metrics_live. */
 void metrics_step(Metrics *metrics, const StepRecord *record);
 /* Prints a console row for the latest step with its speed, and writes a line {"event":"speed"}.
- * They include the remaining time after five steps, or five seconds of steps, and in the last row.
- */
+ * They include the remaining time once five steps, or five seconds of steps, have been made, and in
+ * the last row. */
 void metrics_report(Metrics *metrics, const SpeedRecord *speed);
 /* Redraws the live line (progress, loss, tokens/s, ETA); does nothing if the console is not a
  * terminal. Cheap enough to be called after every step. */

@@ -27,8 +27,8 @@ typedef struct {
  * `tail` is set to the content of the last remaining step. If `upto` is 0 and lines would be lost,
  * the file is renamed instead, for example from metrics.jsonl to metrics.before-attempt-N.jsonl.
  *
- * Returns false and sets `err` on failure, also if FOLDER/NAME is a symbolic link, a pipe or a
- * folder. */
+ * Returns false and sets `err` on failure. It is a failure if FOLDER/NAME is a symbolic link, a
+ * pipe or a folder. */
 bool metrics_file_open(MetricsFile *file, const FsOps *fs, const char *folder, const char *name,
                        int64_t upto, int attempt, MetricsTail *tail, char *err, size_t n);
 /* Moves the lines after step `upto` to the file `aside`, which is replaced if it exists. But if

@@ -12,9 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* POINTS_BYTES: how many bytes of a page the points of all curves may use. A point with its range
- * uses at most POINT_BYTES in all plots together. POINTS_MOST: the most points of a curve. The
- * constants below limit the samples in the same way. */
+/* POINTS_BYTES: how many bytes of a page the points of all curves may use. POINT_BYTES: how
+ * many bytes a point and its range use at most, summed over all plots but those of eval.sets.
+ * POINTS_MOST: the most points of a curve. The constants below limit the samples in the same
+ * way. */
 enum { POINTS_BYTES = 190000, POINT_BYTES = 140, POINTS_MOST = 400 };
 enum { SAMPLES_BYTES = 60000, SAMPLES_MOST = 4, SAMPLE_BYTES_MOST = 4000 };
 enum { NAME_BYTES = 400 };

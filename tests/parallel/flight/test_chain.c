@@ -68,7 +68,7 @@ static void save_waits_for_data(PlantedRing *ring)
     planted_entry(&ring[1], "work", "data", "host", LATE, NOT_ENDED);
 }
 
-/* The same with a call that the device carries out, in an evaluation. */
+/* The same with an evaluation instead of the save, and with a call that the device carries out. */
 static void evaluation_waits_for_data(PlantedRing *ring)
 {
     planted_entry(&ring[0], "work", "evaluation", "host", LATE, NOT_ENDED);
@@ -165,8 +165,8 @@ static void passed_each_other(PlantedRing *ring)
     }
 }
 
-/* The same with exchanged groups: rank 1 is in the first group, so its call, in which the fewest
- * ranks wait, is listed before that of the others. */
+/* The same, but rank 1 is in a call of the first group, and the others are in a call of the second.
+ * So the call of rank 1, in which the fewest ranks wait, is listed first. */
 static void passed_the_others(PlantedRing *ring)
 {
     for (int r = 0; r < 3; r++) {
@@ -361,7 +361,7 @@ static const PlantedCase at_once[] = {
      {NULL}},
 };
 
-static void test_the_cause_is_found_on_synchronous_devices(void **state)
+static void test_the_cause_of_a_hang_is_found_on_synchronous_devices(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof at_once / sizeof *at_once; i++)
@@ -371,7 +371,7 @@ static void test_the_cause_is_found_on_synchronous_devices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_cause_is_found_on_synchronous_devices),
+        cmocka_unit_test(test_the_cause_of_a_hang_is_found_on_synchronous_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -108,7 +108,7 @@ static const PlantedCase devices[] = {
      {NULL}},
 };
 
-static void test_the_cause_is_found_on_asynchronous_devices(void **state)
+static void test_the_cause_of_a_hang_is_found_on_asynchronous_devices(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
@@ -211,7 +211,7 @@ static void test_no_cause_is_reported_for_a_healthy_run(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_cause_is_found_on_asynchronous_devices),
+        cmocka_unit_test(test_the_cause_of_a_hang_is_found_on_asynchronous_devices),
         cmocka_unit_test(test_no_cause_is_reported_for_a_healthy_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

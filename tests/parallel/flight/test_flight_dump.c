@@ -77,8 +77,8 @@ static void expect(bool holds, const char *what)
     _exit(1);
 }
 
-/* Each signal makes a dump of its own if it comes after the one before; those that come while one
- * is written may share the next. */
+/* A signal that comes when no dump is being written causes a dump of its own. Signals that come
+ * while one is being written may all be answered by a single further dump. */
 static void dump_often(void *run)
 {
     enum { TIMES = 5, BURST = 50 };
@@ -227,8 +227,9 @@ static void end_process(void *context)
     fail((ExitCode)end->code, "it ends");
 }
 
-/* The process must print this error message and then what the files show (if `alone`, only the
- * command that shows it), unless it has written none (`reason` is NULL) or ends silently. */
+/* Checks the output of the process: this error message, and after it what the files show, or only
+ * the command that shows it if end->alone. If the process has written no files (`reason` is NULL)
+ * or ends silently, nothing may follow the error message. */
 static void check_said(const End *end, const char *said, const char *error, const char *reason)
 {
     char *last = text_format("\nflight: ./train flight %s shows more\n", end->run);

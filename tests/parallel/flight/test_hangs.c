@@ -1,7 +1,7 @@
-/* test_hangs.c -- whole runs in which a rank hangs: before each kind of collective and exchange, in
- * the loader, in a save, at a console that nobody reads; in which its process is stopped, or it
- * makes another call than the others. The flight recorders name the rank, what it is in, and the
- * cause; the message of rank 0 does so, too. */
+/* test_hangs.c -- whole runs in which one rank hangs before each kind of collective and exchange,
+ * in the loader, in a save, or at a console that nobody reads, or is stopped, or makes another call
+ * than the others. The analysis of the flight recorders must name this rank, the entry that it is
+ * in, and the cause; so must the message that rank 0 prints. */
 #include "model/core/check.h"
 #include "model/core/log.h"
 #include "parallel/flight/words.h"

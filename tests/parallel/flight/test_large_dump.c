@@ -63,7 +63,7 @@ static double read_all(Hang hang, FlightReading *reading)
 }
 
 /* Slow builds (TEST_SAMPLE) analyse one kind of hang, by turns. */
-static void test_65536_ranks_are_analysed_within_seconds(void **state)
+static void test_a_dump_of_65536_ranks_is_analysed_within_seconds(void **state)
 {
     static const FlightCause cause[HANGS] = {CAUSE_DATA, CAUSE_DATA, CAUSE_STOPPED, CAUSE_DEVICE,
                                              CAUSE_DATA};
@@ -97,7 +97,7 @@ static void test_65536_ranks_are_analysed_within_seconds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_65536_ranks_are_analysed_within_seconds),
+        cmocka_unit_test(test_a_dump_of_65536_ranks_is_analysed_within_seconds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

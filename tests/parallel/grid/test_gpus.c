@@ -15,7 +15,8 @@
 
 #include <cmocka.h>
 
-/* The GPUs of a machine: their number; GPU `twice` is the same device as GPU 0. */
+/* The GPUs of a machine. count: how many it has. twice: the index of a GPU that is the same device
+ * as GPU 0. use: what gpus_agree must return. */
 typedef struct {
     int count, twice;
     Gpus use;

@@ -1,5 +1,6 @@
-/* test_grid.c -- tests a rank's place in the grid: which elements it counts, the groups of its
- * axes, and the beginning and end of its tensor-parallel region. */
+/* test_grid.c -- tests a rank's place in the grid: of which parameters it counts the elements in
+ * the gradient norm, the groups of its axes, and the beginning and end of its tensor-parallel
+ * region. */
 #include "model/core/check.h"
 #include "parallel/comm/counted.h"
 #include "parallel/grid/tp.h"
@@ -16,9 +17,10 @@
 
 #include <cmocka.h>
 
-/* If a row is split, every rank of the group counts its part. A row that all ranks hold is counted
- * by the group's first rank, whatever its coordinates on the other axes. */
-static void test_a_row_that_all_ranks_hold_is_counted_by_the_first_one(void **state)
+/* Each element counts once in the gradient norm. If a parameter is divided among tensor-parallel
+ * ranks, every rank counts its part. If all of them hold the whole parameter, the first rank of the
+ * group counts it, whatever its coordinates on the other axes. */
+static void test_an_undivided_parameter_is_counted_only_by_the_first_tp_rank(void **state)
 {
     (void)state;
     Fixture f;
@@ -34,8 +36,9 @@ static void test_a_row_that_all_ranks_hold_is_counted_by_the_first_one(void **st
     fixture_close(&f);
 }
 
-/* A tied table that the first and the last stage hold is counted by the first stage. */
-static void test_a_tied_table_is_counted_on_the_first_stage(void **state)
+/* A tied table (the embedding, which is also the head) is on the first and the last stage, and only
+ * the first one counts it. */
+static void test_a_tied_table_is_counted_only_on_the_first_stage(void **state)
 {
     (void)state;
     Fixture f;
@@ -49,9 +52,10 @@ static void test_a_tied_table_is_counted_on_the_first_stage(void **state)
     fixture_close(&f);
 }
 
-/* The parameter store applies this rule when it counts elements, not when it updates them: both
- * ranks count a row that is split, and only rank 0 counts any other row. */
-static void test_the_store_counts_each_row_on_one_rank(void **state)
+/* For PURPOSE_COUNT, both ranks of a tensor-parallel group get a parameter that is divided between
+ * them, and only rank 0 gets one that both hold. For PURPOSE_UPDATE both ranks get all shards that
+ * they hold. */
+static void test_the_store_counts_undivided_parameters_only_on_tp_rank_0(void **state)
 {
     (void)state;
     Fixture f;
@@ -98,9 +102,9 @@ static int exit_of_border(int border, Tensor dst, Tensor src)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* In a group of one rank nothing is sent. If the region's input and output were two tensors, the
- * contents of the first would be lost: such a layout is a bug and ends the program. */
-static void test_a_region_of_one_rank_refuses_two_different_tensors(void **state)
+/* In a group of one rank nothing is sent or copied, so the output of an operator must be its input
+ * tensor. If they are two tensors, or have two shapes, that is a bug and ends the program. */
+static void test_a_region_of_one_rank_refuses_an_output_that_is_not_its_input(void **state)
 {
     (void)state;
     double a[6] = {1, 2, 3, 4, 5, 6}, b[6];
@@ -282,10 +286,10 @@ static void test_groups_contain_the_expected_ranks_on_all_grids_up_to_16_ranks(v
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_row_that_all_ranks_hold_is_counted_by_the_first_one),
-        cmocka_unit_test(test_a_tied_table_is_counted_on_the_first_stage),
-        cmocka_unit_test(test_the_store_counts_each_row_on_one_rank),
-        cmocka_unit_test(test_a_region_of_one_rank_refuses_two_different_tensors),
+        cmocka_unit_test(test_an_undivided_parameter_is_counted_only_by_the_first_tp_rank),
+        cmocka_unit_test(test_a_tied_table_is_counted_only_on_the_first_stage),
+        cmocka_unit_test(test_the_store_counts_undivided_parameters_only_on_tp_rank_0),
+        cmocka_unit_test(test_a_region_of_one_rank_refuses_an_output_that_is_not_its_input),
         cmocka_unit_test(test_groups_contain_the_expected_ranks_on_all_grids_up_to_16_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -261,7 +261,7 @@ static void launch_two_of_three(void *context)
     exit(launch_ranks(3, &options, launched_wait_for_ever, NULL));
 }
 
-static void test_if_a_rank_cannot_be_started_those_already_started_are_ended(void **state)
+static void test_ranks_already_started_are_ended_if_another_cannot_be_started(void **state)
 {
     char text[1024];
     (void)state;
@@ -279,7 +279,7 @@ static void launch_three_of_three(void *context)
     exit(launch_ranks(RANKS, &options, launched_wait_for_ever, NULL));
 }
 
-static void test_a_rank_that_dies_right_after_its_start_is_named_with_its_place(void **state)
+static void test_the_error_names_a_rank_that_dies_right_after_its_start(void **state)
 {
     char text[1024];
     (void)state;
@@ -322,8 +322,8 @@ static void launch_and_stop(void *rank)
     exit(launch_ranks(RANKS, &options, launched_wait, NULL));
 }
 
-/* A rank is stopped before it joins the others. */
-static void test_if_a_rank_never_joins_the_others_end_with_an_error(void **state)
+/* One rank is stopped before it joins the world. */
+static void test_all_ranks_end_with_an_error_if_one_never_joins_the_world(void **state)
 {
     static const char *const line[] = {
         "error[86] rank 1 dp 1: group world, call 1, barrier: rank 1 has waited 0.5 s "
@@ -386,10 +386,10 @@ int main(void)
         cmocka_unit_test(test_a_rank_that_ends_early_ends_all_ranks),
         cmocka_unit_test(test_the_launcher_passes_signals_on_to_rank_0),
         cmocka_unit_test(test_the_ranks_end_when_the_launcher_is_killed),
-        cmocka_unit_test(test_if_a_rank_cannot_be_started_those_already_started_are_ended),
-        cmocka_unit_test(test_a_rank_that_dies_right_after_its_start_is_named_with_its_place),
+        cmocka_unit_test(test_ranks_already_started_are_ended_if_another_cannot_be_started),
+        cmocka_unit_test(test_the_error_names_a_rank_that_dies_right_after_its_start),
         cmocka_unit_test(test_the_launch_raises_a_low_limit_of_open_files),
-        cmocka_unit_test(test_if_a_rank_never_joins_the_others_end_with_an_error),
+        cmocka_unit_test(test_all_ranks_end_with_an_error_if_one_never_joins_the_world),
         cmocka_unit_test(test_a_rank_stopped_right_after_its_start_ends_with_the_launcher),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

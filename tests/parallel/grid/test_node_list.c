@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-/* Returns the names, with a blank after each; the caller frees. */
+/* Returns the names, with a blank after each, as a text that the caller frees. */
 static char *joined(const StringList *names)
 {
     char *text;
@@ -141,7 +141,7 @@ static void test_invalid_lists_are_refused_with_the_position_of_the_error(void *
     }
 }
 
-static void test_only_lists_and_names_within_the_limits_are_accepted(void **state)
+static void test_only_machine_lists_and_names_within_the_limits_are_accepted(void **state)
 {
     (void)state;
     StringList names = {0};
@@ -166,7 +166,7 @@ static void test_only_lists_and_names_within_the_limits_are_accepted(void **stat
 
 /* ---- the machine of each task ---------------------------------------------------------------- */
 
-static void test_the_lists_of_a_step_give_the_machine_of_each_task(void **state)
+static void test_the_lists_of_a_slurm_step_give_the_machine_of_each_task(void **state)
 {
     static const struct {
         const char *list, *tasks;
@@ -240,8 +240,8 @@ int main(void)
         cmocka_unit_test(test_lists_expand_to_the_expected_names),
         cmocka_unit_test(test_scontrol_expands_to_the_same_names),
         cmocka_unit_test(test_invalid_lists_are_refused_with_the_position_of_the_error),
-        cmocka_unit_test(test_only_lists_and_names_within_the_limits_are_accepted),
-        cmocka_unit_test(test_the_lists_of_a_step_give_the_machine_of_each_task),
+        cmocka_unit_test(test_only_machine_lists_and_names_within_the_limits_are_accepted),
+        cmocka_unit_test(test_the_lists_of_a_slurm_step_give_the_machine_of_each_task),
         cmocka_unit_test(test_tasks_that_do_not_fit_the_machines_are_refused),
         cmocka_unit_test(test_randomly_changed_lists_never_crash_the_parser),
     };

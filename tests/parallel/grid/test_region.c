@@ -80,8 +80,8 @@ static void check(Here *p, const char *border, Tensor x, int64_t first,
     free(host.data);
 }
 
-/* Tests the way into a region: outside, all ranks have the numbers of rank 0, or each has a part.
- */
+/* Tests an operator that makes all rows available on every rank. Before it, all ranks have the rows
+ * of rank 0 or, with sequence parallelism, each rank has a part of these rows. */
 static void check_gathering(Here *p, const char *name,
                             void (*border)(const Region *, Tensor, Tensor))
 {

@@ -82,7 +82,7 @@ static void test_pmix_rank_without_a_launcher_is_reported_as_unknown_size(void *
 
 /* ---- the name of a start --------------------------------------------------------------------- */
 
-static void test_a_start_is_named_after_the_variables_of_its_launcher(void **state)
+static void test_the_name_of_a_launch_contains_its_launchers_variables(void **state)
 {
     static const struct {
         const char *environment, *name; /* "": none */
@@ -114,7 +114,7 @@ static void test_a_start_is_named_after_the_variables_of_its_launcher(void **sta
 }
 
 /* A long name is cut, and its end depends on all that was cut. */
-static void test_a_long_name_of_a_start_is_cut_and_ends_with_a_hash(void **state)
+static void test_a_long_name_of_a_launch_is_cut_and_ends_with_a_hash(void **state)
 {
     static const char start[] = "RANK=1 WORLD_SIZE=4 MASTER_ADDR=n1 MASTER_PORT=29400 ";
     (void)state;
@@ -350,8 +350,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recorded_environments_give_the_right_launcher_rank_and_size),
         cmocka_unit_test(test_pmix_rank_without_a_launcher_is_reported_as_unknown_size),
-        cmocka_unit_test(test_a_start_is_named_after_the_variables_of_its_launcher),
-        cmocka_unit_test(test_a_long_name_of_a_start_is_cut_and_ends_with_a_hash),
+        cmocka_unit_test(test_the_name_of_a_launch_contains_its_launchers_variables),
+        cmocka_unit_test(test_a_long_name_of_a_launch_is_cut_and_ends_with_a_hash),
         cmocka_unit_test(test_the_list_of_machines_is_known_only_in_a_slurm_step),
         cmocka_unit_test(test_errors_in_the_environment_name_the_variable_and_its_value),
         cmocka_unit_test(test_randomly_changed_environments_never_crash_the_reader),

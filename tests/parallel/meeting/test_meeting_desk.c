@@ -151,7 +151,7 @@ static void odd(Desk *d, const MeetingOptions *o, const char *values)
     }
 }
 
-static void test_the_rank_with_the_rarer_value_is_blamed(void **state)
+static void test_the_error_names_the_rank_with_the_rarer_value(void **state)
 {
     static const struct {
         const char *values, *sentence;
@@ -187,7 +187,7 @@ static void test_the_rank_with_the_rarer_value_is_blamed(void **state)
     desk_close(&d);
 }
 
-static void test_other_failures_give_the_expected_code_and_message(void **state)
+static void test_double_arrivals_wrong_sizes_and_lost_ranks_give_the_expected_error(void **state)
 {
     MeetingOptions o = made_up_options(9);
     Greeting g;
@@ -242,8 +242,8 @@ int main(void)
         cmocka_unit_test(test_a_machine_is_identified_by_its_host_name_and_boot_id),
         cmocka_unit_test(test_missing_ranks_are_listed_every_ten_seconds),
         cmocka_unit_test(test_many_missing_ranks_fit_into_the_message),
-        cmocka_unit_test(test_the_rank_with_the_rarer_value_is_blamed),
-        cmocka_unit_test(test_other_failures_give_the_expected_code_and_message),
+        cmocka_unit_test(test_the_error_names_the_rank_with_the_rarer_value),
+        cmocka_unit_test(test_double_arrivals_wrong_sizes_and_lost_ranks_give_the_expected_error),
     };
     return cmocka_run_group_tests_name("meeting desk", tests, NULL, NULL);
 }

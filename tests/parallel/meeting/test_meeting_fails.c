@@ -265,7 +265,7 @@ static void replace(void *context, const pid_t *pid)
     assert_true(rendezvous_publish(&other, c->folder, MEETING_CASE_NAME, &code, err, sizeof err));
 }
 
-static void test_rank_0_restores_its_removed_file_and_notices_a_replaced_one(void **state)
+static void test_rank_0_rewrites_its_file_if_it_is_removed_and_fails_if_it_is_replaced(void **state)
 {
     char *folder = folder_new();
     (void)state;
@@ -351,7 +351,8 @@ int main(void)
         cmocka_unit_test(test_two_processes_that_are_rank_0_find_each_other_and_end),
         cmocka_unit_test(test_a_rank_that_arrives_too_late_is_told_why),
         cmocka_unit_test(test_a_rank_that_cannot_continue_tells_all_ranks),
-        cmocka_unit_test(test_rank_0_restores_its_removed_file_and_notices_a_replaced_one),
+        cmocka_unit_test(
+            test_rank_0_rewrites_its_file_if_it_is_removed_and_fails_if_it_is_replaced),
         cmocka_unit_test(test_too_few_descriptors_for_all_ranks_are_reported),
         cmocka_unit_test(test_the_death_of_a_rank_that_has_arrived_ends_all_ranks),
     };

@@ -75,7 +75,7 @@ static void test_only_what_rank_0_writes_is_accepted_as_a_rendezvous_file(void *
     }
 }
 
-static void test_file_names_have_only_plain_characters_and_stay_different(void **state)
+static void test_rendezvous_file_names_have_only_plain_characters_and_stay_distinct(void **state)
 {
     static const char *const name[][2] = {
         {"slurm-12.0-r1", "slurm-12.0-r1"},
@@ -268,7 +268,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_only_what_rank_0_writes_is_accepted_as_a_rendezvous_file),
-        cmocka_unit_test(test_file_names_have_only_plain_characters_and_stay_different),
+        cmocka_unit_test(test_rendezvous_file_names_have_only_plain_characters_and_stay_distinct),
         cmocka_unit_test(test_reading_randomly_changed_messages_never_crashes),
         cmocka_unit_test(test_only_the_user_can_access_the_rendezvous_file),
         cmocka_unit_test(test_a_folder_that_others_control_is_refused),

@@ -137,8 +137,8 @@ static bool has_ended(pid_t pid)
     return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
 }
 
-/* Attacks rank 0's port until the last rank has met the others, which begins once all strangers are
- * there. */
+/* Attacks rank 0's port until the last rank has met the others. The last rank begins only after all
+ * strangers have connected. */
 static void attack(void *context, const pid_t *pid)
 {
     Attack *a = context;

@@ -278,7 +278,7 @@ static void in_json_mode_the_console_prints_only_json_lines(void **unused)
 
 /* A file of ten steps is truncated at many positions and resumed at step 6: the complete lines up
  * to step 6 remain, and the totals continue from them. */
-static void a_resume_cuts_a_torn_metrics_file_back_to_its_checkpoint(void **unused)
+static void a_resumed_run_cuts_a_truncated_metrics_file_back_to_its_checkpoint(void **unused)
 {
     (void)unused;
     Bench b;
@@ -314,7 +314,7 @@ static void a_resume_cuts_a_torn_metrics_file_back_to_its_checkpoint(void **unus
     bench_close(&b);
 }
 
-static void a_resume_drops_lines_that_cannot_be_parsed(void **unused)
+static void a_resumed_run_drops_lines_that_cannot_be_parsed(void **unused)
 {
     (void)unused;
     Bench b;
@@ -380,8 +380,8 @@ int main(void)
         cmocka_unit_test(a_pipe_gets_plain_lines_without_escape_codes),
         cmocka_unit_test(a_terminal_gets_a_live_line_and_colours_unless_no_color),
         cmocka_unit_test(in_json_mode_the_console_prints_only_json_lines),
-        cmocka_unit_test(a_resume_cuts_a_torn_metrics_file_back_to_its_checkpoint),
-        cmocka_unit_test(a_resume_drops_lines_that_cannot_be_parsed),
+        cmocka_unit_test(a_resumed_run_cuts_a_truncated_metrics_file_back_to_its_checkpoint),
+        cmocka_unit_test(a_resumed_run_drops_lines_that_cannot_be_parsed),
         cmocka_unit_test(a_full_disk_leaves_no_gap_in_metrics),
         cmocka_unit_test(opening_metrics_in_a_missing_folder_is_an_error),
     };

@@ -71,8 +71,8 @@ static void restarting_without_a_checkpoint_keeps_the_old_lines_in_another_file(
     assert_text("metrics.before-attempt-4.jsonl", LINE("train", "7"));
 }
 
-/* A start renames the old file, and file system call `at` fails or kills the process. The lines
- * must be in exactly one of the two files. */
+/* A start renames the old file, and its file system call number `at` fails or kills the process.
+ * Afterwards the lines must be in exactly one of the two files. */
 static void renaming_the_old_metrics_file_loses_no_line_at_any_fault(void **unused)
 {
     (void)unused;

@@ -218,7 +218,7 @@ static void a_plot_has_a_gap_where_a_loss_is_not_finite(void **unused)
 }
 
 /* The ticks of an axis have as many decimals as the distance between them needs. */
-static void axis_labels_have_no_more_decimals_than_their_distance_needs(void **unused)
+static void axis_labels_have_no_more_decimals_than_the_tick_distance_needs(void **unused)
 {
     (void)unused;
     static const struct {
@@ -365,7 +365,7 @@ int main(void)
         cmocka_unit_test(lines_that_cannot_be_read_are_counted),
         cmocka_unit_test(exposed_communication_is_read_as_a_part_of_the_time),
         cmocka_unit_test(a_page_escapes_every_text_of_a_run),
-        cmocka_unit_test(axis_labels_have_no_more_decimals_than_their_distance_needs),
+        cmocka_unit_test(axis_labels_have_no_more_decimals_than_the_tick_distance_needs),
         cmocka_unit_test(a_plot_has_a_gap_where_a_loss_is_not_finite),
         cmocka_unit_test(a_page_stays_within_its_size_limit_however_long_the_runs_are),
         cmocka_unit_test(randomly_changed_metrics_never_crash_the_reader_or_the_page),

@@ -42,7 +42,7 @@ static void the_remaining_time_includes_due_evaluations_samples_and_saves(void *
 
 /* With four micro-batches, the update occurs once, and communication occurs once up to ZeRO stage
  * 1. */
-static void test_the_step_time_repeats_the_micro_batch_but_not_the_update(void **state)
+static void test_the_step_time_counts_each_micro_batch_but_only_one_update(void **state)
 {
     (void)state;
     const StepTimes one = {.micro_batch = 8, .update = 1, .communication = 3};
@@ -288,7 +288,7 @@ static void exposed_communication_is_reported_by_axis_only_with_the_breakdown(vo
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_step_time_repeats_the_micro_batch_but_not_the_update),
+        cmocka_unit_test(test_the_step_time_counts_each_micro_batch_but_only_one_update),
         cmocka_unit_test(test_layer_communication_counts_as_part_of_the_micro_batch),
         cmocka_unit_test(the_remaining_time_includes_due_evaluations_samples_and_saves),
         cmocka_unit_test(the_remaining_time_is_shown_after_five_steps_or_five_seconds),

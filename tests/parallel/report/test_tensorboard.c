@@ -52,7 +52,7 @@ static uint8_t *only_file(const char *pattern, size_t *size)
 /* Sizes of the records that this test writes: the first one, the start of a session, a figure. */
 enum { FIRST = 16 + 9 + 15, SESSION = 16 + 9 + 2 + 4, FIGURE = 16 + 9 + 2 + 4 + 6 + 5 };
 
-static void the_bytes_follow_the_tensorboard_format(void **unused)
+static void the_bytes_of_an_event_file_follow_the_tensorboard_format(void **unused)
 {
     (void)unused;
     /* the length of the first record and its checksum, as TensorFlow and PyTorch write them */
@@ -206,7 +206,7 @@ int main(void)
 {
     log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_bytes_follow_the_tensorboard_format),
+        cmocka_unit_test(the_bytes_of_an_event_file_follow_the_tensorboard_format),
         cmocka_unit_test(a_text_is_written_as_a_tensor_of_one_string),
         cmocka_unit_test(a_file_truncated_at_any_byte_keeps_its_complete_records),
         cmocka_unit_test(a_resumed_run_cuts_its_own_events_back),
