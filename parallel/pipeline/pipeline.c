@@ -155,7 +155,8 @@ void pipeline_poison(Pipeline *p)
     for (int i = 0; p && i < p->n; i++) {
         Buffer *b = &p->buffer[i];
         if (b->holds) continue;
-        /* Waits like the next writer, because the buffer may still be being sent. */
+        /* The event `free` is recorded after the buffer's last read or send. Until then its old
+         * contents are still needed. */
         device_event_wait(p->dev, &b->free);
         op_fill(p->dev, b->x, NAN);
         device_event_record(p->dev, &b->free);

@@ -39,12 +39,12 @@ Schedule schedule_create(const ScheduleSpec *spec, int stage);
 void schedule_create_all(const ScheduleSpec *spec, Schedule *of_stage);
 void schedule_free(Schedule *schedule);
 
-/* Simulates the schedules of all stages; each stage waits in a group until the groups of all its
- * partners have begun. Checks that no stage waits forever, that both sides of each pair agree on
- * the order of messages, and that each action runs once, after its input was computed. Also checks
- * that slots, batches and buffers contain the right tensors and are never overwritten while needed.
- * Returns false and sets err if a check fails, which is a bug. The time is linear in the number of
- * actions of all stages. */
+/* Simulates the schedules of all stages. At a group of transfers, a stage waits until all stages
+ * with which it exchanges tensors there have begun their groups, too. Checks that no stage waits
+ * forever, that both sides of each pair agree on the order of messages, and that each action runs
+ * once, after its input was computed. Also checks that slots, batches and buffers contain the right
+ * tensors and are never overwritten while needed. Returns false and sets err if a check fails,
+ * which is a bug. The time is linear in the number of actions of all stages. */
 bool schedule_check(const ScheduleSpec *spec, char *err, size_t n);
 /* Checks the given schedules, one per stage, in the same way. Tests call it with damaged schedules.
  */

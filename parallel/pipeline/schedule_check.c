@@ -10,7 +10,7 @@
 enum { MOST_TRANSFERS = 3, RING = MOST_TRANSFERS + 1, EMPTY = -1 };
 
 /* The messages from one stage to another. A sender is at most one group ahead of the receiver, so a
- * ring buffer of tags is enough. */
+ * ring buffer of RING tags is enough. */
 typedef struct {
     int64_t sends, receives; /* how many sends and receives have begun */
     int tag[RING];

@@ -68,8 +68,8 @@ static int chunk_in_turn(const Simulation *t, int64_t k)
 
 /* Returns the number of forward passes in the warm-up. GPipe: all. 1F1B: as many as are possible
  * until the first gradient arrives, so that no stage waits after its first backward pass. One more
- * would need another slot of activations without saving time. With chunks, the first gradient
- * arrives only after all other chunks of the group. */
+ * would need another slot of activations without saving time. With several chunks, the first
+ * gradient arrives only after the first group's forward passes of all chunks. */
 static int64_t warm_up_forwards(const Simulation *t, int stage)
 {
     const ScheduleSpec *spec = t->spec;

@@ -15,8 +15,8 @@ static double moved(const Hardware *h, const CostTraits *t, double bytes)
 }
 
 /* Returns the seconds of the arithmetic of a matrix product. `edge` (product.edge of the machine
- * file) is added to each dimension: to m and n because of tiles that are only partly filled, to k
- * because of the time to fill the pipeline. */
+ * file) is added to each dimension: to m and n because some tiles are only partly filled, to k
+ * because the pipeline of the kernel takes time to fill. */
 static double multiplied(const Hardware *h, const CostTraits *t, DType dtype, int64_t m, int64_t n,
                          int64_t k)
 {

@@ -31,17 +31,18 @@ typedef struct {
     double product, attention, memory;
     /* bandwidths of the links inside and between nodes, and to the host */
     double inside, between, host;
-    /* Attention computes all scores of a sequence, masked ones as well, and writes them to memory,
-     * where softmax and dropout read and write them, as programs did before FlashAttention. */
+    /* true: attention computes all scores of a sequence, masked ones as well, and writes them to
+     * memory, where softmax and dropout read and write them, as programs did before
+     * FlashAttention. */
     bool materialised;
-    bool tf32; /* products in f32 round their factors (cuda.tf32) */
+    bool tf32; /* true: products in f32 round their factors to TF32 (cuda.tf32) */
 } CostTraits;
 
 static const CostTraits COST_OWN = {
     .product = 1, .attention = 1, .memory = 1, .inside = 1, .between = 1, .host = 1};
 
 /* Returns the seconds that a node takes on a rank with this hardware (hardware_of_rank); 0 for a
- * wait, because its length follows from the replay. */
+ * wait, because only the replay determines how long a wait takes. */
 double cost_of_node(const Hardware *hardware, const CostTraits *traits, const Graph *graph,
                     const GraphNode *node);
 /* Returns the seconds of a collective whose tensor has `bytes` bytes in total, counted as in
@@ -55,8 +56,8 @@ double cost_small_hop(const Hardware *hardware);
  * ranks. `between`: some of those ranks are on other nodes. */
 double cost_received(const Hardware *hardware, double bytes, bool between);
 /* Returns the seconds that a rank needs to fill its snapshot of a save (snapshot.h) with `bytes`
- * bytes. It receives `received` of them from other ranks (cost_received) at the same time. A CPU
- * reads and writes memory, a GPU copies over the link to its host. */
+ * bytes. Of these, `received` bytes come from other ranks (cost_received) while the rank copies. A
+ * copy on a CPU reads and writes memory; a copy from a GPU crosses the link to the host. */
 double cost_snapshot(const Hardware *hardware, double bytes, double received, bool between);
 /* Returns the seconds of a matrix product. Its result has m rows and n columns, its depth is k, and
  * it moves `bytes` bytes. */

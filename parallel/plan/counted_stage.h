@@ -11,13 +11,13 @@
 /* The plan of one rank, which stands for its stage: the other ranks of the stage need the same
  * memory, and those with the same dp coordinate make the same calls.
  *
- * Ranks with another dp coordinate differ only in the sums of the groups tp, kv and tie. From ZeRO
- * stage 1 on, a gradient that all ranks of such a group hold is summed only by the ranks whose
- * shard contains it. */
+ * Ranks with different dp coordinates make different calls only for the sums of the groups tp, kv
+ * and tie. From ZeRO stage 1 on, a gradient that all ranks of such a group hold is summed only by
+ * the ranks whose shard contains it. */
 typedef struct {
     int stage;
-    /* What memory_plan returns in a run. If device memory is host memory, the caller adds `host`
-     * (memory_add_host). */
+    /* What memory_plan returns in a run. If device memory is host memory, the caller must still add
+     * its field `host` to its `total` (memory_add_host). */
     MemoryPlan memory;
     /* The calls of exactly one training step by each group, in the order of grid_comms; `seconds`
      * and `waited` are 0. */
@@ -26,7 +26,7 @@ typedef struct {
     int group_size[GRID_COMMS];
     /* `step`: the graph of the first step after the start. `two`: the graph of the first two steps.
      * `step` is the beginning of `two` and shares its memory, so only `two` may be freed or
-     * written. */
+     * changed. */
     Graph step, two;
     int64_t checkpoint_bytes; /* size of one checkpoint: all files of all ranks together */
 } StagePlan;

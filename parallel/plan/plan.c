@@ -40,9 +40,9 @@ static void extend_wire(StagePlan *more, const StagePlan *fewer, int64_t periods
 
 /* Returns how many of a step's micro-batches must be recorded so that every step that is longer by
  * a multiple of `period` has the same beginning and end. These are three groups of `period`
- * micro-batches, and the remainder that fills no group (`left_over`). With several chunks, each
- * micro-batch that is left over makes one group longer (schedule_order.c); then the longer groups
- * must be recorded, too. */
+ * micro-batches, and the `left_over` micro-batches that fill no group. With several chunks, each of
+ * these makes one group longer by itself (schedule_order.c). Then `left_over` longer groups are
+ * recorded, in addition to the three others. */
 static int64_t recorded_micros(const Config *config, int64_t period)
 {
     int64_t left_over = config->gradient_accumulation_steps % period, groups = 3;
@@ -90,7 +90,8 @@ static PlanRoom room_of(const Config *config, int64_t bytes, int64_t workspace)
     return room;
 }
 
-/* Raises the margin of a host to the memory that a run keeps free there, if that is more. */
+/* Raises the margin of a host to the memory that a run keeps free on the host (memory_host_room),
+ * if that is more. */
 static void leave_as_the_run(PlanRoom *host, int64_t bytes)
 {
     const MemoryRoom all = {.host = (size_t)bytes};
@@ -100,9 +101,9 @@ static void leave_as_the_run(PlanRoom *host, int64_t bytes)
     host->room = min_i64(host->room, most);
 }
 
-/* Returns sums over the ranks of node `node`. `needed` is all the memory of these ranks on CPUs,
- * and only their host memory otherwise. `offloaded` is the part of it that is optimizer states on
- * the host. */
+/* Returns the memory that the ranks of node `node` need together. `needed`: on CPUs all of their
+ * memory, on GPUs only their host memory. `offloaded`: the part of `needed` that is optimizer
+ * states on the host. */
 static PlanRoom needed_of_node(const Plan *plan, int64_t node)
 {
     int64_t in_stage = plan->ranks / plan->grid.pp, end = (node + 1) * plan->ranks_of_node;
@@ -138,8 +139,9 @@ static void fit_devices(const Plan *plan, PlanRoom *room)
     }
 }
 
-/* Adds the snapshots of asynchronous saves to the node that needs the most, if there is room for
- * them. Otherwise saves are synchronous, and snapshot_missing is set. */
+/* Adds the bytes of the snapshots of asynchronous saves to node->needed, if there is room for them.
+ * Otherwise sets plan->snapshot_missing; saves are then synchronous. `node` is the node that needs
+ * the most. */
 static void fit_snapshot(Plan *plan, PlanRoom *node)
 {
     int64_t bytes = snapshot_bytes_of_node(plan->config, plan->ranks, plan->ranks_of_node);

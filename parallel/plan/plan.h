@@ -9,10 +9,10 @@
 #include "parallel/plan/counted_stage.h"
 #include "parallel/plan/replay.h"
 
-/* Bytes of memory, for the device or the node that needs the most. `room` is how much the plan may
- * use: the memory, minus the workspace of the matrix library, minus `margin`. The margin is kept
- * free. It is the config's memory_margin or, on a host with page-locked memory, what
- * memory_host_room keeps free, if that is more. */
+/* Bytes of memory, for the device or the node that needs the most. `needed` is how much it needs.
+ * `room` is how much the plan may use: all memory, minus `margin` and, on a GPU, minus the
+ * workspace of the matrix library. `margin` is kept free. It is the config's memory_margin or, on a
+ * host with page-locked memory, what memory_host_room keeps free, if that is more. */
 typedef struct {
     int64_t needed, room, margin;
     int64_t offloaded; /* the part of a node's `needed` that is optimizer states on the host */
@@ -20,8 +20,9 @@ typedef struct {
                   does */
 } PlanRoom;
 
-/* The seconds of a step if kernels and links are slow, if they are fast (both: plan_traits), and if
- * the network between the nodes has half its bandwidth (on one node: the links inside it). */
+/* The seconds of a step under other assumptions. `slow`, `fast`: kernels and links are slower or
+ * faster than predicted (plan_traits). `half_network`: the network between the nodes has half its
+ * bandwidth (with one node: the links inside it). */
 typedef struct {
     double slow, fast, half_network;
 } PlanRange;
@@ -45,8 +46,9 @@ typedef struct {
     PlanRoom host; /* host memory of a node; on CPUs all 0: it is part of `device` */
     bool fits;
     /* NULL if the plan fits, if there are no GPUs, or if moving optimizer states would not help.
-     * Otherwise a sentence: which part of the states would have to be on the host (remedy.c) or, if
-     * no part would do, how much both memories lack. Freed by plan_free. */
+     * Otherwise a sentence that says which part of the states would have to be on the host
+     * (remedy.c) or, if there is no part with which the plan fits, how much both memories lack.
+     * Freed by plan_free. */
     char *remedy;
     /* Bytes of snapshots of asynchronous saves, on the node where they are largest. They are
      * included in the memory above: in `host`, on CPUs in `device`. 0: saves are synchronous,
@@ -80,7 +82,7 @@ ConfigContext plan_context(const Hardware *hardware, int64_t world);
 /* Completes the config, which was read with plan_context, with the facts of this hardware, and
  * takes ownership of it. The size of the vocabulary is that of the tokenizer, if there is one:
  * data.tokenizer, or the one next to the token files. Otherwise the size is an upper bound: the
- * largest that a run may train (config_likely_vocab), or, if the config gives none, 65,536, the
+ * largest that a run may train (config_likely_vocab), or, if the config gives no size, 65,536, the
  * number of ids that 16 bits can hold.
  *
  * Returns NULL and sets `err` if the config asks for another kind of device, for a type that GPUs
@@ -92,8 +94,9 @@ const Config *plan_settle(const Config *config, const Hardware *hardware, char *
 const Config *plan_settle_run(const Config *config, const char *run, const Hardware *hardware,
                               ExitCode *code, char *err, size_t n);
 
-/* Plans a config that plan_settle has completed; it must outlive the plan. `range` stays 0.
- * Free with plan_free. Returns false and sets `err` if the grid has too many ranks. */
+/* Plans a config that plan_settle has completed; the config must outlive the plan. plan->range
+ * stays 0 (see plan_vary). Free with plan_free. Returns false and sets `err` if the grid has too
+ * many ranks. */
 bool plan_make(Plan *plan, const Config *config, const Hardware *hardware, char *err, size_t n);
 /* Sets plan->remedy if the plan does not fit. To find it, plans the memory with other shares of the
  * optimizer states on the host. */
@@ -116,14 +119,14 @@ Plan plan_memory(const Config *config, const Hardware *hardware);
  * at most COMM_MAX_RANKS ranks. */
 double plan_seconds_if_fits(const Config *config, const Hardware *hardware, int64_t *nodes);
 
-/* Returns which fraction of its optimizer states a rank has on the host, in whole shards. The rank
- * is on the node that needs the most host memory. */
+/* Returns which fraction of its optimizer states a rank really has on the host, where only whole
+ * shards can be. The rank is the first one of the node that needs the most host memory. */
 double plan_offloaded_share(const Plan *plan);
-/* Returns the least seconds that each step needs to move these states over the link to the host,
- * both ways at once; 0 on CPUs, whose memory is the host's. */
+/* Returns the least seconds that each step needs to move the states which the same rank has on the
+ * host over the link, both ways at once; 0 on CPUs, whose memory is the host's. */
 double plan_offloaded_seconds(const Plan *plan);
 
-/* Returns the seconds of a step of this plan with other traits. */
+/* Returns the seconds of a step of this plan with these traits instead of COST_OWN. */
 double plan_seconds(const Plan *plan, const CostTraits *traits);
 /* Returns the seconds of the whole run if a step takes `step` seconds: train_steps steps and all
  * saves, without evaluations, samples and restarts. */

@@ -83,7 +83,8 @@ static void print_grid(const Plan *plan)
          config_word(c, "activation_checkpointing.policy"));
 }
 
-/* Returns whether groups of `shard` data-parallel ranks are on several nodes. */
+/* Returns whether some group of `shard` data-parallel ranks spans several nodes, which smaller
+ * groups would avoid. */
 static bool groups_are_spread(const Plan *plan, int shard)
 {
     if (plan->nodes == 1) return false;

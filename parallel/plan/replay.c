@@ -1,6 +1,7 @@
 /* replay.c -- see replay.h. The streams of all stages are replayed in turn: each runs until it has
  * to wait for another stream, which wakes it later. The times do not depend on the order of the
- * streams, because each time is a maximum over nodes that the graphs determine. */
+ * streams, because a node begins when the last of certain other nodes has ended, and the graphs
+ * alone determine which nodes these are. */
 #include "parallel/plan/replay_inside.h"
 
 #include "model/core/check.h"

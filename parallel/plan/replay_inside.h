@@ -51,9 +51,10 @@ enum { REPLAY_MESSAGES = 8 };
 typedef struct {
     NodeTime *time[GRAPH_STREAMS];
     int64_t done[GRAPH_STREAMS]; /* number of nodes that have been replayed */
-    /* the next node has reached its collective or messages, and waits there */
+    /* true: the next node has reached its collective or messages, and waits for other ranks */
     bool arrived[GRAPH_STREAMS];
-    /* The numbers of the next node's messages, or of its collective, among the arrivals. */
+    /* The numbers that the next node's messages, or its collective, have in their lists of
+     * arrivals. */
     int64_t number[GRAPH_STREAMS][REPLAY_MESSAGES];
     int64_t rank; /* rank in the world; -1: the stage is in no group */
     /* index of each group's circle; -1: no other rank of the group is replayed */

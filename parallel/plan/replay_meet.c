@@ -22,8 +22,8 @@ static bool same_ranks(const GraphGroup *a, const GraphGroup *b)
            (a->stride == b->stride || a->size == 1);
 }
 
-/* Returns the index of the group's circle, which is made if necessary; -1: only one rank of the
- * group is replayed. */
+/* Returns the index of the group's circle (those of its ranks that are replayed), which is made if
+ * necessary; -1: only one rank of the group is replayed. */
 static int circle_of(Replay *r, const GraphGroup *group)
 {
     int members = 0;
@@ -125,8 +125,8 @@ typedef struct {
     ReplayPlace *late;
 } Last;
 
-/* Returns whether arrival number `number` of the other side has taken place. If it is later than
- * `last`, it becomes `last`. */
+/* Returns whether the other side has already reached its collective or message number `number`. If
+ * it did so later than the arrival in `last`, replaces that by its own arrival. */
 static bool has_arrived(const Arrivals *other, int64_t number, const Last *last)
 {
     if (other->n <= number) return false;

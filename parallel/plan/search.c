@@ -83,6 +83,8 @@ int64_t search_space(const Candidate *base, int64_t most_tensor, PlanLayout **ou
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
+/* A layout that the search may still plan. `bound` is a lower bound of its seconds per step, and
+ * `guess` an estimate of them (SearchCosts). */
 typedef struct {
     double bound, guess;
     int64_t number; /* number of the layout in the space; it orders prospects with equal guesses */
@@ -128,8 +130,8 @@ static int choices_apart(const PlanLayout *a, const PlanLayout *b)
            (a->sequence_parallel != b->sequence_parallel);
 }
 
-/* Returns the first prospect whose guess is at most `most` and that differs in a single choice from
- * one of the layouts best[from..to); -1: there is none. */
+/* Returns the first prospect that is not done, whose guess is at most `most`, and whose layout
+ * differs in a single choice from one of the layouts s->best[from..to); -1: there is none. */
 static int64_t first_neighbour(const PlanSearch *s, const Prospect *prospect, int64_t n,
                                const PlanLayout *layout, int from, int to, double most)
 {
@@ -139,8 +141,9 @@ static int64_t first_neighbour(const PlanSearch *s, const Prospect *prospect, in
     return -1;
 }
 
-/* Returns the index of the next prospect to plan, or -1; search.h describes the order, which makes
- * wrong guesses cost less. `guess` is the guess for the best layout that has been found so far. */
+/* Returns the index of the next prospect to plan; -1: there is none. search.h describes the order;
+ * with it, wrong guesses cost less time. `guess` is the guess for the best layout that has been
+ * found so far. */
 static int64_t next_prospect(const PlanSearch *s, const Prospect *prospect, int64_t n,
                              const PlanLayout *layout, double guess)
 {

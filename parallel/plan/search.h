@@ -8,8 +8,9 @@
  *   parallel.pipeline_chunks  1, 2, 3, 4, 6, 8, the config's own number, and the divisors of the
  *                             layers of the largest stage
  *   micro-batch               1, 2, 4 ... 256
- *   zero_optimization.stage   0 to 3; only 0 if there is one data-parallel rank; 3 only if two
- *                             units fit within stage3_max_live_parameters
+ *   zero_optimization.stage   0 to 3; only 0 if there is one data-parallel rank; 3 only if the
+ *                             weights of two units (a unit is, for example, a block) fit within
+ *                             stage3_max_live_parameters
  *   activation_checkpointing  none, selective, full
  *   sequence_parallel         false; also true if tensor is above 1
  *
@@ -70,7 +71,7 @@ typedef struct {
     /* If no layout fits: the bytes of device memory that `layout` needs and may use. If it fits
      * into device memory, these are bytes of host memory. */
     int64_t needed, room;
-    bool of_node; /* `needed` and `room` are of a whole node */
+    bool of_node; /* true: `needed` and `room` are those of a whole node */
 } SearchNearest;
 
 enum { SEARCH_BEST = 10 };
@@ -83,10 +84,11 @@ typedef struct {
     int64_t misfits; /* number of legal layouts that certainly do not fit */
     int64_t planned; /* number of layouts that were planned; some of them may not fit */
     int64_t left;    /* number of layouts neither planned nor proven to be slower than the best */
-    /* on_host: each layout has the smallest part of the optimizer states on the host with which it
-     * fits. misses: that is so because no planned layout fits with all states on the devices. */
+    /* on_host: true if each layout has the smallest part of the optimizer states on the host with
+     * which it fits. misses: true if the reason for on_host is that no planned layout fits with all
+     * states on the devices. */
     bool on_host, misses;
-    bool untried; /* with all states on the devices, some layouts were not planned */
+    bool untried; /* true: some layouts were not planned with all states on the devices */
     /* Set by plan_search. sets: the --set arguments with which the config was read; in a command,
      * those of a layout follow them. nearest: the nearest alternative, if no layout is found. */
     StringList sets;
@@ -152,8 +154,9 @@ double plan_least_seconds(const Config *config, const Hardware *hardware, const 
                           int64_t ranks);
 /* Returns a lower bound of the bytes of device memory on the rank that needs the most. */
 double plan_least_bytes(const Config *config, const PlanLayout *layout, int64_t ranks);
-/* Returns whether ZeRO stage 3 can gather two units that are used one after the other within
- * stage3_max_live_parameters; true at other stages. */
+/* Returns whether any two units (each the weights of a block or a table) that are used one after
+ * the other have at most stage3_max_live_parameters elements together, so that ZeRO stage 3 can
+ * gather both; true at other stages. */
 bool plan_gathers_pairs(const Config *config, const PlanLayout *layout, int64_t ranks);
 /* Returns an estimate of the seconds of a step, which decides only about the order in which layouts
  * are planned. */

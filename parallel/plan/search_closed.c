@@ -13,8 +13,9 @@
 
 /* The sizes of a block on one rank. */
 typedef struct {
-    /* rows: those of a micro-batch. The others are columns of the matrices of a block: the hidden
-     * state, all heads of queries, queries with keys and values, the first product of the MLP. */
+    /* `rows`: rows of a micro-batch. The others are numbers of columns: `hidden` of the hidden
+     * state, `heads` of all heads of queries, `qkv` of queries, keys and values together, `width`
+     * of the result of the first product of the MLP. */
     int64_t rows, hidden, heads, qkv, width;
     int64_t layers; /* the stage with the most blocks has at least this many */
     /* micro-batches of a step; data-parallel ranks; ranks of a shard group */
@@ -74,9 +75,9 @@ static double slot_bytes(const Config *c)
     return (double)bytes;
 }
 
-/* Returns the share of the states that is on the device. `least`: the smallest share that is
- * possible. If states are offloaded, this is 0, because shards are moved as a whole, and possibly
- * all of them. */
+/* Returns the share of the states that is on the device. `least`: returns the smallest share that
+ * is possible. If states are offloaded, this is 0: only whole shards are put on the host, so it may
+ * happen that all of them are. */
 static double states_on_device(const Config *c, bool least)
 {
     const OffloadConfig *offload = &c->zero_optimization.offload_optimizer;

@@ -51,8 +51,8 @@ static const Config *read_config(const SearchSource *source, int64_t world,
     return c;
 }
 
-/* Returns whether the config has a value for the key that was given or is the key's default, and
- * not derived. */
+/* Returns whether the key's value in the config was given or is the default; false if it was
+ * derived from other keys. */
 static bool keeps(const Config *config, const char *key)
 {
     return strncmp(config_origin(config, key), "derived", strlen("derived")) != 0;
@@ -77,8 +77,8 @@ const char *plan_policy_word(const Config *config, const PlanLayout *layout)
     return config_word(&with, "activation_checkpointing.policy");
 }
 
-/* Adds the settings for where the layout has the optimizer states, if the search has chosen
- * that. */
+/* If the search has chosen where the layout has its optimizer states, adds the settings that say
+ * so. */
 static void add_host(const Config *config, const PlanLayout *layout, StringList *out)
 {
     static const char device[] = "zero_optimization.offload_optimizer.device",
@@ -197,8 +197,8 @@ static double bound_of(void *context, const PlanLayout *layout)
     return plan_least_seconds(&s->bounded, &s->rank, layout, s->ranks);
 }
 
-/* Returns an estimate of a step's seconds. If a layout does not fit by the estimate, they are
- * multiplied by 1000, so it comes last. */
+/* Returns an estimate of a step's seconds. If the estimated bytes of a layout do not fit, its
+ * seconds are multiplied by 1000, so that it comes last. */
 static double guess_of(void *context, const PlanLayout *layout)
 {
     const Search *s = context;
@@ -304,9 +304,9 @@ static OffloadChoice choice_of(const Config *config, const Hardware *hardware)
 
 /* Opens the search of a settled config. The closed forms use a copy of the config, `bounded`. If
  * shard groups were given under DeepSpeed's names, the config's reader drops them for layouts that
- * they do not fit. Then the copy has a single group of all data-parallel ranks, because its parts
- * are the smallest. On CPUs, which have a single memory, the copy counts all states in that
- * memory. */
+ * they do not fit. Then the copy has a single group of all data-parallel ranks: with the largest
+ * group each rank has the smallest part, so the bounds remain lower bounds. On CPUs, which have a
+ * single memory, the copy counts all states in that memory. */
 static Search open_search(const SearchSource *source, const Config *config, const Candidate *base,
                           const Hardware *hardware, int64_t ranks)
 {

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The most ids of token files with 16 bits per id. */
+/* How many different ids token files with 16 bits per id can contain. */
 enum { MOST_IDS_OF_16_BITS = 1 << 16 };
 
 /* Returns whether a rank has a GPU, on hardware with GPUs. Each rank has one, unless the config

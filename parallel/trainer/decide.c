@@ -120,7 +120,7 @@ int trainer_read(Trainer *t, StepRecord *out)
     int n = 0;
     for (; t->steps_read < t->steps; t->steps_read++) {
         int64_t at = t->steps_read % TRAINER_HISTORY;
-        /* Steps end in order, so the first unfinished one means that no later one has finished. */
+        /* Steps end in order: if this one has not ended, no later one has. */
         if (!device_event_reached(&t->session.dev, &t->recorded[at])) break;
         out[n++] = step_record(&t->records[at]);
     }

@@ -9,9 +9,9 @@
  * loading a kernel, happens here. The loss is discarded. All ranks must call it together. */
 void evaluate_warm_up(Session *session, Gpt *gpt);
 /* Evaluates the first `batches` micro-batches of each rank, in groups (evaluate_group). They come
- * from the feed to which the model is connected; `feed` is used only for its watch. Returns how
- * many micro-batches were evaluated: fewer than `batches` if the watch ended the evaluation. All
- * ranks must call it together. */
+ * from the feed to which the model is connected; `feed` is used only for its watch (FeedWatch),
+ * which may end the evaluation early. Returns how many micro-batches were evaluated: fewer than
+ * `batches` if the watch ended the evaluation. All ranks must call it together. */
 int64_t evaluate_batches(Feed *feed, Session *session, Gpt *gpt, int64_t batches);
 /* Computes the mean loss (nats per target) and the bits per byte over the first `batches`
  * validation micro-batches of each rank (0: all that the feed's loader has). `feed` must be the

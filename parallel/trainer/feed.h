@@ -30,7 +30,8 @@ enum { FEED_SLOTS = 4 };
 typedef struct {
     Device *dev;
     Loader *train, *val; /* borrowed; may be NULL if never needed */
-    bool unread; /* nothing reads the micro-batches (counted device), so they are not loaded */
+    /* true: micro-batches are not loaded, because nothing reads them on a counted device */
+    bool unread;
     const int64_t *position; /* number of the step's first sample in the data, for training */
     Device copy;             /* dev's copy stream */
     GptBatch *place;         /* places of micro-batches on the device, used in turn */

@@ -104,7 +104,7 @@ static void add_part(Parts *parts, Part part)
     parts->part[parts->n++] = part;
 }
 
-/* Adds this rank's shard of a range, and its optimizer states. */
+/* Adds to `parts` this rank's shard of a range, and the optimizer states of the shard. */
 static void add_shard(Parts *parts, const Trainer *t, const Shard *shard)
 {
     const Session *s = &t->session;
@@ -291,8 +291,8 @@ static void describe(Trainer *t, Over over, int64_t item, uint64_t hash, char *e
     free(v.others);
 }
 
-/* If one rank differs in more groups than every other rank, and in at least two, appends a text
- * that names it to err. */
+/* If one rank differs in more groups than every other rank, and in at least two, appends a text to
+ * err that names this rank. */
 static void add_suspect(Comm *world, int groups, char *err, size_t n)
 {
     int64_t most = control_max(world, groups);

@@ -80,7 +80,7 @@ static void make_room(Session *s, bool gradients)
     int chunks = s->layers.n_chunks;
     if (gradients) {
         s->step = step_plan_create(c, &s->layers, size, at, c->gradient_accumulation_steps, false);
-        /* This is also enough for the warm-up and for a dry run. */
+        /* The room for a step is also enough for the warm-up and for a dry run. */
         step_room_include(&s->room, chunks, &s->step.schedule);
     }
     StepPlan evaluation = step_plan_create(c, &s->layers, size, at, widest_evaluation(size), true);

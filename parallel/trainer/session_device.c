@@ -110,7 +110,8 @@ static DeviceOptions device_options(const Config *config, Comm *world)
     if (!machines.joined) return options;
     options.level = common_level(config, world);
     if (options.threads == 0) options.threads = common_threads(world);
-    /* Each process has its own OpenBLAS and its own GPU, so it shares them with no other rank. */
+    /* A rank that is a process has its own OpenBLAS and its own GPU, which it shares with no other
+     * rank. */
     if (strcmp(launch_kind(world), "processes") == 0) options.local_ranks = 1;
     return options;
 }

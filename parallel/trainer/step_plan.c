@@ -83,7 +83,7 @@ int64_t widest_evaluation(GridPlace size)
 
 int64_t warm_up_micros(GridPlace size, int64_t micros)
 {
-    /* Two per stage: the second adds to gradients that the first has written. */
+    /* Two micro-batches per stage: the second adds to gradients that the first has written. */
     int64_t enough = 2 * size.pp;
     return micros < enough ? micros : enough;
 }

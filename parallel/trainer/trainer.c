@@ -213,10 +213,10 @@ void trainer_close(Trainer *t)
     for (int i = 0; i < t->n_sets; i++)
         loader_free(t->sets[i]);
     free(t->sets);
-    /* t->gpt is set if and only if trainer_allocate has completed: only its loaders can fail with
-     * an error message, and they are opened before everything else; any later failure ends the
-     * program. If it is NULL, there are no events to destroy, and after trainer_measure there is
-     * not even a device. */
+    /* t->gpt is set if and only if trainer_allocate has completed. That function can return false
+     * only while it opens the loaders, and at that time only the session has been allocated; any
+     * later failure ends the program. If t->gpt is NULL, there are no events to destroy, and after
+     * trainer_measure there is not even a device. */
     if (t->gpt) {
         session_meet(&t->session);
         save_close(t);
@@ -259,8 +259,9 @@ static void limit_lead(Trainer *t)
     device_event_synchronize(&t->session.dev, &t->recorded[ended % TRAINER_HISTORY]);
 }
 
-/* Adds the last step's updates of optimizer states in host memory to the phases. These updates
- * ended before this step had used all weights, so the host waits no longer than in phases_add. */
+/* Adds the last step's updates of optimizer states in host memory to the phases. optimizer_seconds
+ * waits for these updates. They ended before this step had used all weights, so the host waits no
+ * longer than it will wait in phases_add. */
 static void time_last_updates(Trainer *t)
 {
     if (!t->untimed_update) return;

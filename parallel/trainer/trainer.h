@@ -60,14 +60,14 @@ typedef struct {
     void *optimizer_memory, *lr_memory;
     OptimizerBytes optimizer_bytes;
     HostStates host_states;
-    bool untimed_update; /* phases.seconds lacks the last step's updates of host states */
+    bool untimed_update; /* true: phases.seconds lacks the last step's updates of host states */
     size_t lr_bytes;
     Piece *slots;      /* this rank's parts of the optimizer states */
     Piece *weights;    /* this rank's parts of the weights */
     char **slot_names; /* names of `slots` in checkpoints */
     int n_slots;
     CheckpointIo io;
-    bool keep_all; /* saves do not remove older checkpoints */
+    bool keep_all; /* true: saves do not remove older checkpoints */
     /* If true, trainer_allocate allocates memory for snapshots, so that saves can be asynchronous.
      */
     bool saves_async;

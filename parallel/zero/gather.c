@@ -1,7 +1,8 @@
-/* gather.c -- gathers sharded weights before they are used. In a step whose uses are those of the
- * plan (prefetch.c; prefetch.h defines stays and points), they are gathered ahead of time, as
- * planned. In any other pass they are gathered when they are acquired and dropped when they are
- * released. */
+/* gather.c -- gathers sharded weights before they are used. The caller of step_begin says in which
+ * order the step uses units. If this order, or a longer one that begins with it, is the one for
+ * which the plan was made (prefetch.c), weights are gathered ahead of time, as planned. In any
+ * other pass they are gathered when they are acquired and dropped when they are released.
+ * prefetch.h explains the words stay and point. */
 #include "model/core/check.h"
 #include "parallel/grid/control.h"
 #include "parallel/zero/state.h"

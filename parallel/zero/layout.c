@@ -1,5 +1,5 @@
 /* layout.c -- lays out units: computes padding and shards, gaps, memory, and the pieces of units
- * that this rank counts and updates. */
+ * that this rank counts in the gradient norm and updates. */
 #include "model/core/check.h"
 #include "model/core/min_max.h"
 #include "parallel/zero/state.h"
@@ -51,11 +51,11 @@ static void choose_transient(ZeroStore *s)
     free(releases);
 }
 
-/* Waiting for a sum or a gather means waiting for its whole bucket. With overlap_comm the buckets
- * are small enough, for models of any size, that most sums run while other gradients are still
- * computed, and most gathers while other weights are already used. The last sum of a step cannot
- * overlap with anything, so large models have more buckets: 40 million elements (160 MB in f32) are
- * still enough for the full rate of NVLink. */
+/* Creates the buckets and chooses their sizes. Waiting for a sum or a gather means waiting for its
+ * whole bucket. With overlap_comm the buckets are small enough, for models of any size, that most
+ * sums run while other gradients are still computed, and most gathers while other weights are
+ * already used. The last sum of a step cannot overlap with anything, so large models have more
+ * buckets: 40 million elements (160 MB in f32) are still enough for the full rate of NVLink. */
 static void create_buckets(ZeroStore *s)
 {
     const int64_t AT_LEAST = 8, LARGEST = 40000000; /* buckets; elements */
@@ -74,9 +74,10 @@ static void create_buckets(ZeroStore *s)
     s->gathering = bucket_create(units, min_i64(o->allgather_bucket_size, most));
 }
 
-/* Updated weights are gathered in the order of the table, and gathers are executed in the order in
- * which they are issued. A unit that a step uses late must not come before those that it uses
- * first: on the last stage a tied table is the first unit of the table, but the last one used. */
+/* Sets UnitState.used_late. Updated weights are gathered in the order of the table, and gathers are
+ * executed in the order in which they are issued. The gather of a unit that a step uses late must
+ * not come before the gathers of units that the step uses first: on the last stage a tied table is
+ * the first unit of the table, but the last one used. */
 static void find_used_late(ZeroStore *s)
 {
     int units = s->base.table->n_units, n = 0;
@@ -128,7 +129,8 @@ static int64_t largest_unit(const ZeroStore *s, bool transient)
     return largest;
 }
 
-/* Returns the size of the largest bucket of gradients that are sent in another dtype. */
+/* Returns the elements of the wire buffer, which holds the largest bucket of gradients if they are
+ * sent in another dtype than they are stored in. */
 static int64_t wire_elements(const ZeroStore *s)
 {
     int64_t largest = largest_unit(s, false), all = 0;
@@ -195,8 +197,9 @@ int64_t zero_own_begin(const ZeroStore *s, const UnitState *u)
     return u->part * s->grid->shard.rank + u->own * s->grid->replicate.rank;
 }
 
-/* Returns whether this rank counts a range of a unit (PURPOSE_COUNT). All rows of a range are split
- * in the same way, so the first row is enough to decide. */
+/* Returns whether this rank counts a range of a unit in the gradient norm and saves it
+ * (PURPOSE_COUNT); other ranks may hold the same range. All rows of a range are split in the same
+ * way, so the first row is enough to decide. */
 static bool counted_here(const ZeroStore *s, const Unit *unit, const Range *range)
 {
     const ParamTable *table = s->base.table;

@@ -65,8 +65,8 @@ static void sum_over(ZeroStore *s, Comm *comm)
         const UnitState *u = &s->unit[i];
         if (!u->at_home) continue;
         flight_unit(s->dev->flight, i);
-        /* Both homes of a tied table have a part of every row; in other units only some rows have
-         * several addends. */
+        /* The two stages that hold a tied table (its homes) each have a part of the gradient of
+         * every row. In other units only the gradients of some rows have several addends. */
         if (comm != &s->grid->tie)
             sum_rows(s, i, comm);
         else if (s->base.table->unit[i].home.n > 1)

@@ -182,8 +182,9 @@ void zero_await_weights(ZeroStore *s, int unit)
     UnitState *u = &s->unit[unit];
     ask_for_update(s, unit);
     if (u->weight_state == WEIGHTS_QUEUED) zero_issue_gathers(s, &s->publishing);
-    /* A gather has waited for the update already. Without a gather, the compute stream waits: at
-     * stage 0, and for a sharded unit that was not gathered for a use. */
+    /* If the unit was gathered, its gather has already waited for the update. Without a gather, the
+     * compute stream waits here: at stage 0, and for a sharded unit that was not gathered for a
+     * use. */
     await_update(s, u->updated);
     u->updated = NULL;
     if (u->weight_state != WEIGHTS_ARRIVING) return;

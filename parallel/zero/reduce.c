@@ -187,9 +187,9 @@ void zero_end_sums(ZeroStore *s)
     bool shared = s->grid->dp.size > 1, partial = zero_has_partial_sums(s);
     if (shared) {
         issue_sums(s);
-        /* Waiting for partial sums includes waiting for these sums, but its time is counted for
-         * other axes of the grid. So if waiting times are measured, these sums get a separate
-         * wait. */
+        /* The wait for partial sums (zero_sum_partials) would include the wait for these sums, but
+         * that time is counted for other axes of the grid. So if waiting times are measured, these
+         * sums get a separate wait. */
         if (!partial || s->grid->shard.exposed) zero_await_sums(s, &s->grid->shard);
     } else if (partial) {
         /* Partial sums normally follow other sums on the comm stream. If there are none, the comm

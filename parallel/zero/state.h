@@ -36,10 +36,10 @@ typedef enum {
 
 typedef struct {
     /* Constant for the run; set by layout.c and gather.c. */
-    bool at_home;   /* this pipeline stage has the unit; else all sizes are 0 */
-    bool sharded;   /* weights are kept as shards and gathered for a use */
-    bool transient; /* whole gradients are computed in a slot and summed at every release */
-    bool used_late; /* a step uses a later unit of the table before this one */
+    bool at_home;   /* true: this pipeline stage has the unit; otherwise all sizes are 0 */
+    bool sharded;   /* true: weights are kept as shards and gathered for a use */
+    bool transient; /* true: whole gradients are computed in a slot and summed at every release */
+    bool used_late; /* true: a step uses a later unit of the table before this one */
     int64_t size;   /* elements of the padded unit */
     int64_t part;   /* elements of one rank's part; all ranks of the group `replicate` hold the same
                        part */
@@ -53,9 +53,10 @@ typedef struct {
 
     /* The weights. */
     WeightState weight_state;
-    /* Whether only this rank's share of its part is up to date: the ranks that hold the same part
-     * each update an equal share of it. If false, the whole part is up to date for all work issued
-     * to the comm stream from now on; that work must first wait for `updated`, if it is set. */
+    /* true: only this rank's share of its part is up to date, because the ranks that hold the
+     * same part each update an equal share of it. false: the whole part is up to date for all
+     * work issued to the comm stream from now on; that work must first wait for `updated`, if it
+     * is set. */
     bool part_old;
     Tensor weight; /* flat, of `size` elements; absent while a sharded unit is away */
     Event ready;   /* recorded on the comm stream after the gather */

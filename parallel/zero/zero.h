@@ -1,7 +1,8 @@
 /* zero.h -- the parameter store: keeps weights and gradients, and gathers and sums them over the
  * data-parallel ranks (ZeRO: Rajbhandari et al., arXiv:1910.02054).
  *
- * A unit is padded to equal shards, one for each rank, whose size is a multiple of the alignment.
+ * A unit (the flat buffer of a block, a table, the final norm or the head; param.h) is padded to
+ * equal shards, one for each rank, whose size is a multiple of the alignment.
  *   Stage 0: every rank stores whole weights and gradients and updates all of them.
  *   Stage 1: a rank updates its shard and gathers the other ranks' updated weights.
  *   Stage 2: it also stores only its shard of gradients, to which it adds every micro-batch's sum.
@@ -46,8 +47,8 @@ typedef struct {
      * elements are stored whole, up to model_persistence_threshold elements together. */
     GatherLimits gather;
     int64_t param_persistence_threshold, model_persistence_threshold;
-    /* All uses of a training step. With gradients, stages 2 and 3 are laid out for them. Read only
-     * by zero_create. */
+    /* All uses of units in a training step. With gradients, memory at stages 2 and 3 is laid out
+     * for these uses. Read only by zero_create. */
     const Use *uses;
     int64_t n_uses;
 } ZeroOptions;

@@ -37,11 +37,12 @@ static void test_one_stage_alternates_forward_and_backward(void **state)
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-/* A stage begins when its first micro-batch has arrived and then works without a pause, so its idle
- * time is (p - 1) / (v m) of its work. With fewer micro-batches than stages, the path of one
- * micro-batch through all layer ranges takes longer than that. No schedule can be faster. This
- * holds for any cost of actions. With several chunks it holds only if a backward pass costs two
- * forward passes, because the groups are arranged for that case. */
+/* With p stages, v chunks and m micro-batches: a stage begins when its first micro-batch has
+ * arrived and then works without a pause, so its idle time is (p - 1) / (v m) of its work. With
+ * fewer micro-batches than stages, the path of one micro-batch through all layer ranges takes
+ * longer than that. No schedule can be faster. This holds for any cost of actions. With several
+ * chunks it holds only if a backward pass costs two forward passes, because the groups are arranged
+ * for that case. */
 static void check_bubble(const ScheduleSpec *spec)
 {
     static const double cost[][2] = {{1, 2}, {1, 1}, {1, 3}, {2, 3}};
@@ -197,7 +198,7 @@ static void test_the_check_detects_micro_batches_in_the_wrong_order(void **state
 }
 
 /* The returned number of micro-batches halves the bubble, and no smaller number does. */
-static void test_the_bubble_is_halved_by_the_fewest_micro_batches(void **state)
+static void test_the_smallest_number_of_micro_batches_for_half_the_bubble_is_found(void **state)
 {
     (void)state;
     for (int i = 0; i < 3 * 4 * 5; i++) {
@@ -252,7 +253,7 @@ static int64_t most_memory(void)
 }
 
 /* Computing the bubble and drawing the beginning allocate no memory for the actions. */
-static void test_bubble_and_drawing_need_no_memory_for_the_actions(void **state)
+static void test_the_bubble_and_drawing_of_a_long_schedule_need_less_than_4_mib(void **state)
 {
     (void)state;
     enum { MANY = 300000, LITTLE = 4 << 20 };
@@ -347,10 +348,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         /* Runs first, because it measures the peak memory of the whole process. */
-        cmocka_unit_test(test_bubble_and_drawing_need_no_memory_for_the_actions),
+        cmocka_unit_test(test_the_bubble_and_drawing_of_a_long_schedule_need_less_than_4_mib),
         cmocka_unit_test(test_one_stage_alternates_forward_and_backward),
         cmocka_unit_test(test_the_bubble_is_the_smallest_possible),
-        cmocka_unit_test(test_the_bubble_is_halved_by_the_fewest_micro_batches),
+        cmocka_unit_test(test_the_smallest_number_of_micro_batches_for_half_the_bubble_is_found),
         cmocka_unit_test(test_bug_29_the_check_finds_every_injected_fault),
         cmocka_unit_test(test_the_check_detects_micro_batches_in_the_wrong_order),
         cmocka_unit_test(test_the_bubble_of_random_sizes_is_the_smallest_possible),

@@ -194,7 +194,7 @@ static void check_widest(const ScheduleSpec *spec)
     free(one);
 }
 
-static void test_no_evaluation_needs_more_memory_than_the_widest(void **state)
+static void test_no_evaluation_needs_more_memory_than_widest_evaluation_says(void **state)
 {
     (void)state;
     for (int stages = 1; stages <= 16; stages++)
@@ -222,7 +222,7 @@ int main(void)
         cmocka_unit_test(test_slots_batches_and_buffers_match_the_order_of_actions),
         cmocka_unit_test(test_slots_of_random_schedules_match_the_order_of_actions),
         cmocka_unit_test(test_a_warm_up_needs_no_more_memory_than_a_step),
-        cmocka_unit_test(test_no_evaluation_needs_more_memory_than_the_widest),
+        cmocka_unit_test(test_no_evaluation_needs_more_memory_than_widest_evaluation_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,7 +143,7 @@ static void check_naive(const ScheduleSpec *spec)
     played_close(&p);
 }
 
-static void test_bug_29_sending_before_receiving_deadlocks(void **state)
+static void test_bug_29_schedules_that_send_before_they_receive_deadlock(void **state)
 {
     (void)state;
     schedules_each(check_naive);
@@ -235,7 +235,7 @@ int main(void)
         cmocka_unit_test(test_bug_29_31_every_schedule_runs_to_its_end),
         cmocka_unit_test(test_bug_31_one_slot_or_batch_too_few_is_detected),
         cmocka_unit_test(test_bug_34_fewer_micro_batches_than_stages_run_to_the_end),
-        cmocka_unit_test(test_bug_29_sending_before_receiving_deadlocks),
+        cmocka_unit_test(test_bug_29_schedules_that_send_before_they_receive_deadlock),
         cmocka_unit_test(test_the_check_accepts_a_schedule_if_and_only_if_the_simulation_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

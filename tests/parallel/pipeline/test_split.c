@@ -105,7 +105,7 @@ static void check_borders(const int *border, const int *expected, int n)
 /* Remaining blocks go to the last ranges. A head that costs as much as five blocks shares its range
  * with one block, and the other blocks are divided evenly. Squared costs of real models exceed 64
  * bits. */
-static void test_remaining_blocks_go_last_and_a_costly_head_gets_few_blocks(void **state)
+static void test_last_ranges_get_extra_blocks_but_few_if_the_head_is_costly(void **state)
 {
     (void)state;
     LayerCost even[14], gpt2[14];
@@ -129,7 +129,7 @@ static void test_remaining_blocks_go_last_and_a_costly_head_gets_few_blocks(void
 }
 
 /* The largest number of blocks, on 2048 stages: trying all ends of each range takes seconds. */
-static void test_a_deep_model_is_split_on_many_stages_within_a_second(void **state)
+static void test_a_deep_model_is_split_into_many_stages_within_a_second(void **state)
 {
     (void)state;
     enum { BLOCKS = 3000, STAGES = 2048 };
@@ -176,8 +176,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_split_is_the_best_of_all_possible_ones),
-        cmocka_unit_test(test_remaining_blocks_go_last_and_a_costly_head_gets_few_blocks),
-        cmocka_unit_test(test_a_deep_model_is_split_on_many_stages_within_a_second),
+        cmocka_unit_test(test_last_ranges_get_extra_blocks_but_few_if_the_head_is_costly),
+        cmocka_unit_test(test_a_deep_model_is_split_into_many_stages_within_a_second),
         cmocka_unit_test(test_config_keys_choose_how_layers_are_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

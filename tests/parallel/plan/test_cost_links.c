@@ -124,7 +124,7 @@ static void messages_use_the_link_to_their_peer(void **state)
 }
 
 /* Collectives that are started together are one kernel. */
-static void joined_collectives_have_the_overhead_of_a_start_only_once(void **state)
+static void collectives_started_together_have_the_start_overhead_only_once(void **state)
 {
     Hardware h = layout_machine("h100");
     Graph graph = {.groups = 1};
@@ -174,7 +174,7 @@ int main(void)
         cmocka_unit_test(a_group_uses_the_network_interfaces_of_its_ranks_on_a_node),
         cmocka_unit_test(half_the_bandwidth_makes_collectives_on_that_link_half_as_fast),
         cmocka_unit_test(messages_use_the_link_to_their_peer),
-        cmocka_unit_test(joined_collectives_have_the_overhead_of_a_start_only_once),
+        cmocka_unit_test(collectives_started_together_have_the_start_overhead_only_once),
         cmocka_unit_test(updates_of_offloaded_states_use_the_host_link),
     };
     return cmocka_run_group_tests_name("costs of links", tests, NULL, NULL);

@@ -83,7 +83,7 @@ static const World worlds[] = {
 
 /* plan_stages plans the first rank of each stage. It must need the same memory and make the same
  * calls as other ranks of the stage (except for what `difference` says). */
-static void test_one_rank_stands_for_its_stage_in_a_world_of_65536(void **state)
+static void test_ranks_of_a_stage_need_the_same_memory_in_a_world_of_65536_ranks(void **state)
 {
     const double most = getenv("TEST_SAMPLE") ? 30 : 2;
     (void)state;
@@ -155,7 +155,7 @@ static void test_bias_gradients_are_planned_in_the_op_that_computes_them(void **
     assert_int_equal(linear[0] - linear[1], BLOCKS * BYTES * 3);
 }
 
-static void test_more_ranks_than_possible_are_refused(void **state)
+static void test_a_grid_of_more_than_65536_ranks_is_refused(void **state)
 {
     const World w = {"configs/gpt2_124m.json", 1, 65536, 2, 1, {NULL}};
     const Config *config = read_config(&w);
@@ -171,9 +171,9 @@ static void test_more_ranks_than_possible_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_rank_stands_for_its_stage_in_a_world_of_65536),
+        cmocka_unit_test(test_ranks_of_a_stage_need_the_same_memory_in_a_world_of_65536_ranks),
         cmocka_unit_test(test_bias_gradients_are_planned_in_the_op_that_computes_them),
-        cmocka_unit_test(test_more_ranks_than_possible_are_refused),
+        cmocka_unit_test(test_a_grid_of_more_than_65536_ranks_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,7 +66,7 @@ static double sum_of_parts(const StageTime *t)
 }
 
 /* A step of 2 micro-batches is recorded whole, and one of 64 in part. */
-static void test_the_parts_of_a_step_add_up_to_it(void **state)
+static void test_the_parts_of_a_steps_time_add_up_to_its_time(void **state)
 {
     static const char *const names[] = {"h100", "cpu"};
     (void)state;
@@ -101,7 +101,7 @@ static double cost(void *context, int stage, const GraphNode *node)
     return cost_of_node(&rank, &COST_OWN, &whole->stage[stage].two, node);
 }
 
-/* Returns the time of a step whose graphs are those of all its micro-batches. */
+/* Returns the time of a step that was recorded whole: its graphs contain all micro-batches. */
 static StepTime whole_step(Plan *whole)
 {
     Graph one[4], two[4];
@@ -126,7 +126,7 @@ static void assert_same_parts(const StageTime *a, const StageTime *b)
                 a->exposed_pp == b->exposed_pp && a->bubble == b->bubble);
 }
 
-static void test_a_long_step_equals_one_that_is_recorded_whole(void **state)
+static void test_a_long_step_recorded_in_part_is_planned_like_one_recorded_whole(void **state)
 {
     const Hardware hardware = machine("a100");
     const int micros[] = {48, 61, 63};
@@ -151,7 +151,8 @@ static void test_a_long_step_equals_one_that_is_recorded_whole(void **state)
         if (plan.step.seconds != step.seconds)
             fail_msg("grid %d, %d micro-batches: %.9g s, not %.9g s", i / 3, micros[i % 3],
                      plan.step.seconds, step.seconds);
-        /* Idle time of other stages may be charged to another cause. */
+        /* Only the stage that ends last is compared. In the other stages, idle time may be counted
+         * in other parts. */
         assert_int_equal(plan.time.last, step.last);
         assert_same_parts(&plan.step, &step.stage[step.last]);
         step_time_free(&step);
@@ -261,8 +262,8 @@ static void test_a_config_for_another_kind_of_device_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_parts_of_a_step_add_up_to_it),
-        cmocka_unit_test(test_a_long_step_equals_one_that_is_recorded_whole),
+        cmocka_unit_test(test_the_parts_of_a_steps_time_add_up_to_its_time),
+        cmocka_unit_test(test_a_long_step_recorded_in_part_is_planned_like_one_recorded_whole),
         cmocka_unit_test(test_a_plan_fits_if_and_only_if_its_largest_stage_fits),
         cmocka_unit_test(test_ranks_on_cpus_share_the_memory_of_their_node),
         cmocka_unit_test(test_values_that_depend_on_the_device_follow_the_machine_file),

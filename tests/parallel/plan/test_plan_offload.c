@@ -153,7 +153,7 @@ static void a_node_holds_the_offloaded_states_of_its_ranks(void **state)
 
 /* A plan keeps as much host memory free as the run does. If there is page-locked memory, that is 2
  * GB or 5 %, whichever is less, unless memory_margin is more. */
-static void a_plan_leaves_as_much_host_memory_free_as_the_run(void **state)
+static void a_plan_leaves_as_much_host_memory_free_as_a_run(void **state)
 {
     (void)state;
     const char *const wide[SETS] = {"memory_margin=0.1", FEW}, *const narrow[SETS] = {FEW};
@@ -214,7 +214,7 @@ static void gpt2_1558m_fits_a_card_of_24_gb_with_states_on_the_host(void **state
 
 /* The remedy names the least ratio that fits the GPU or, if only the host lacks memory, the largest
  * that fits the host. */
-static void a_plan_that_does_not_fit_names_the_ratio_that_fits(void **state)
+static void a_plan_that_does_not_fit_names_an_offload_ratio_that_would_fit(void **state)
 {
     (void)state;
     Hardware h = preset("rtx4090");
@@ -352,9 +352,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_bytes_of_a_parameter_follow_from_its_dtypes),
         cmocka_unit_test(a_node_holds_the_offloaded_states_of_its_ranks),
-        cmocka_unit_test(a_plan_leaves_as_much_host_memory_free_as_the_run),
+        cmocka_unit_test(a_plan_leaves_as_much_host_memory_free_as_a_run),
         cmocka_unit_test(gpt2_1558m_fits_a_card_of_24_gb_with_states_on_the_host),
-        cmocka_unit_test(a_plan_that_does_not_fit_names_the_ratio_that_fits),
+        cmocka_unit_test(a_plan_that_does_not_fit_names_an_offload_ratio_that_would_fit),
         cmocka_unit_test(the_proposed_ratio_equals_the_result_of_trying_all_ratios),
     };
     return cmocka_run_group_tests_name("plans with states on the host", tests, NULL, NULL);

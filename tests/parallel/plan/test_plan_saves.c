@@ -76,10 +76,10 @@ static void waits(const Plan *plan, double snapshots, double written)
 static const char *const on[SETS] = {"checkpoint.async=true"}, *const off[SETS] = {
                                                                    "checkpoint.async=false"};
 
-/* Of ten saves training waits only for the last one until it is written. For each of the others it
- * waits for the snapshot: a copy in memory of what the writer writes, which reads and writes
- * memory. */
-static void training_waits_for_snapshots_and_for_the_last_save_only(void **state)
+/* Of ten saves, only the last makes training wait until it is written. At each of the others
+ * training waits until the snapshot is taken: the bytes that the writer will write are copied in
+ * memory, so each of them is read and written. */
+static void training_waits_for_snapshots_and_until_the_last_save_is_written(void **state)
 {
     (void)state;
     Hardware cpu = preset("cpu");
@@ -142,8 +142,9 @@ static void the_plan_says_how_much_memory_a_snapshot_lacks(void **state)
     }
 }
 
-/* If a checkpoint takes 25 steps, a save after 10 waits for 15 until the one before it is written.
- * The last save comes 5 steps after the ninth, and so waits for 20. */
+/* Writing a checkpoint takes as long as 25 steps. A save that begins 10 steps after the previous
+ * one therefore waits for the time of 15 steps until that one is written. The last save comes 5
+ * steps after the ninth, and so waits for the time of 20 steps. */
 static void a_save_waits_until_the_previous_save_is_written(void **state)
 {
     (void)state;
@@ -226,7 +227,7 @@ static void writers_of_synchronous_saves_also_receive_tensors_of_other_ranks(voi
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(training_waits_for_snapshots_and_for_the_last_save_only),
+        cmocka_unit_test(training_waits_for_snapshots_and_until_the_last_save_is_written),
         cmocka_unit_test(training_waits_for_the_disk_if_saves_are_synchronous),
         cmocka_unit_test(the_plan_says_how_much_memory_a_snapshot_lacks),
         cmocka_unit_test(a_save_waits_until_the_previous_save_is_written),

@@ -13,7 +13,7 @@
 
 /* ---- one stage ------------------------------------------------------------------------------- */
 
-static void test_ops_of_a_stream_run_in_turn(void **state)
+static void test_ops_of_a_stream_run_one_after_another(void **state)
 {
     (void)state;
     Step s = {.stages = 1};
@@ -75,7 +75,7 @@ static void test_communication_is_exposed_only_while_compute_waits_for_it(void *
 
 /* The compute stream waits for the tp stream, which waits for the comm stream, which waits for a
  * copy: the idle time is divided among these nodes by the time that each took. */
-static void test_idle_time_is_divided_among_the_chain_of_nodes_waited_for(void **state)
+static void test_idle_time_is_divided_among_all_nodes_that_compute_waits_for(void **state)
 {
     (void)state;
     Step s = {.stages = 1};
@@ -124,8 +124,9 @@ static void test_host_updates_are_exposed_only_while_compute_waits_for_them(void
     made_step_free(&s);
 }
 
-/* The last gather of a step ends after the compute stream: the next step may hide it. */
-static void test_a_step_ends_with_its_last_stream(void **state)
+/* The last gather of a step ends after the compute stream, so the step ends with the gather; but
+ * computation of the next step may hide the gather. */
+static void test_a_step_ends_when_its_last_stream_ends(void **state)
 {
     (void)state;
     Step one = {.stages = 1}, two = {.stages = 1};
@@ -209,7 +210,7 @@ static void test_a_message_begins_when_both_sides_have_reached_it(void **state)
 }
 
 /* Both the sender and the receiver can be late. */
-static void test_sender_and_receiver_wait_for_whichever_is_late(void **state)
+static void test_a_message_begins_when_the_later_of_sender_and_receiver_arrives(void **state)
 {
     (void)state;
     Step s = {.stages = 2};
@@ -298,7 +299,7 @@ static void test_only_stages_of_the_same_group_wait_for_each_other(void **state)
 }
 
 /* While another stage computes, its tensor-parallel sums are part of its computation. */
-static void test_tensor_parallel_sums_of_another_stage_are_bubble(void **state)
+static void test_waiting_for_tensor_parallel_sums_of_another_stage_is_bubble(void **state)
 {
     (void)state;
     Step s = {.stages = 2};
@@ -319,19 +320,19 @@ static void test_tensor_parallel_sums_of_another_stage_are_bubble(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ops_of_a_stream_run_in_turn),
+        cmocka_unit_test(test_ops_of_a_stream_run_one_after_another),
         cmocka_unit_test(test_an_empty_step_takes_no_time),
         cmocka_unit_test(test_communication_is_exposed_only_while_compute_waits_for_it),
-        cmocka_unit_test(test_idle_time_is_divided_among_the_chain_of_nodes_waited_for),
+        cmocka_unit_test(test_idle_time_is_divided_among_all_nodes_that_compute_waits_for),
         cmocka_unit_test(test_host_updates_are_exposed_only_while_compute_waits_for_them),
-        cmocka_unit_test(test_a_step_ends_with_its_last_stream),
+        cmocka_unit_test(test_a_step_ends_when_its_last_stream_ends),
         cmocka_unit_test(test_sums_of_step_times_include_every_field),
         cmocka_unit_test(test_a_message_begins_when_both_sides_have_reached_it),
-        cmocka_unit_test(test_sender_and_receiver_wait_for_whichever_is_late),
+        cmocka_unit_test(test_a_message_begins_when_the_later_of_sender_and_receiver_arrives),
         cmocka_unit_test(test_messages_sent_together_wait_for_all_peers),
         cmocka_unit_test(test_messages_are_matched_by_their_order),
         cmocka_unit_test(test_only_stages_of_the_same_group_wait_for_each_other),
-        cmocka_unit_test(test_tensor_parallel_sums_of_another_stage_are_bubble),
+        cmocka_unit_test(test_waiting_for_tensor_parallel_sums_of_another_stage_is_bubble),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,7 +66,7 @@ static double twice(void *context, int stage, const GraphNode *node)
     return 2 * once(context, stage, node);
 }
 
-static void test_a_step_of_twice_as_slow_nodes_takes_exactly_twice_as_long(void **state)
+static void test_a_step_takes_exactly_twice_as_long_if_every_node_does(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 10; seed++) {
@@ -175,7 +175,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_order_in_which_nodes_are_issued_changes_no_time),
-        cmocka_unit_test(test_a_step_of_twice_as_slow_nodes_takes_exactly_twice_as_long),
+        cmocka_unit_test(test_a_step_takes_exactly_twice_as_long_if_every_node_does),
         cmocka_unit_test(test_the_message_of_a_deadlock_says_which_stream_waits_for_what),
         cmocka_unit_test(test_half_a_million_nodes_are_replayed_in_less_than_two_seconds),
     };

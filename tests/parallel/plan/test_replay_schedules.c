@@ -187,7 +187,7 @@ static void compare_equal_stages(Case *c)
     compare(c, 0);
 }
 
-static void test_the_replay_of_equal_stages_takes_as_long_as_their_execution(void **state)
+static void test_the_replayed_time_of_equal_stages_equals_their_executed_time(void **state)
 {
     (void)state;
     each_schedule(compare_equal_stages);
@@ -205,7 +205,7 @@ static void compare_unequal_stages(Case *c)
     compare(c, 0.02);
 }
 
-static void test_the_replay_of_unequal_stages_takes_as_long_as_their_execution(void **state)
+static void test_the_replayed_time_of_unequal_stages_is_close_to_executed_time(void **state)
 {
     (void)state;
     each_schedule(compare_unequal_stages);
@@ -222,7 +222,7 @@ static void check_bubble(Case *c)
     assert_true(fabs(t.bubble / t.replayed - schedule_bubble_share(&c->spec)) < 1e-9);
 }
 
-static void test_idle_time_equals_the_bubble_of_the_schedule(void **state)
+static void test_replayed_idle_time_equals_the_bubble_of_the_schedule(void **state)
 {
     (void)state;
     each_schedule(check_bubble);
@@ -231,9 +231,9 @@ static void test_idle_time_equals_the_bubble_of_the_schedule(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_replay_of_equal_stages_takes_as_long_as_their_execution),
-        cmocka_unit_test(test_the_replay_of_unequal_stages_takes_as_long_as_their_execution),
-        cmocka_unit_test(test_idle_time_equals_the_bubble_of_the_schedule),
+        cmocka_unit_test(test_the_replayed_time_of_equal_stages_equals_their_executed_time),
+        cmocka_unit_test(test_the_replayed_time_of_unequal_stages_is_close_to_executed_time),
+        cmocka_unit_test(test_replayed_idle_time_equals_the_bubble_of_the_schedule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -152,7 +152,7 @@ static double near_guess(void *context, const PlanLayout *l)
 
 /* Only a tenth of the space is planned, in an order of guesses that say nothing. It must contain
  * the best layout, which the search reaches by layouts that differ in a single choice. */
-static void layouts_with_one_choice_unlike_the_best_are_planned_early(void **state)
+static void layouts_that_differ_from_the_best_in_one_choice_are_planned_early(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 20; seed++) {
@@ -181,13 +181,13 @@ static int64_t layouts_with_chunks(int64_t own, int64_t chunks)
     return found;
 }
 
-static void the_search_includes_the_number_of_chunks_in_the_config(void **state)
+static void the_search_tries_the_number_of_chunks_that_the_config_gives(void **state)
 {
     (void)state;
     assert_int_equal(layouts_with_chunks(1, 5), 0);
     assert_true(layouts_with_chunks(5, 5) > 0);
     assert_int_equal(layouts_with_chunks(4, 4), layouts_with_chunks(1, 4));
-    /* A stage has 11 layers. */
+    /* A stage has 11 layers, and the divisors of that number are tried. */
     assert_true(layouts_with_chunks(1, 11) > 0);
 }
 
@@ -205,7 +205,7 @@ static bool has_layout(const Candidate *base, int64_t batch, int64_t ranks)
 
 /* If no layout is legal, the nearest numbers that the search proposes must be those that trying one
  * number after another finds. */
-static void without_legal_layouts_the_search_finds_the_nearest_change(void **state)
+static void if_no_layout_is_legal_the_search_finds_the_nearest_batch_and_ranks(void **state)
 {
     (void)state;
     int none = 0, below = 0;
@@ -252,9 +252,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_search_finds_the_same_best_layouts_as_trying_all_layouts),
-        cmocka_unit_test(layouts_with_one_choice_unlike_the_best_are_planned_early),
-        cmocka_unit_test(the_search_includes_the_number_of_chunks_in_the_config),
-        cmocka_unit_test(without_legal_layouts_the_search_finds_the_nearest_change),
+        cmocka_unit_test(layouts_that_differ_from_the_best_in_one_choice_are_planned_early),
+        cmocka_unit_test(the_search_tries_the_number_of_chunks_that_the_config_gives),
+        cmocka_unit_test(if_no_layout_is_legal_the_search_finds_the_nearest_batch_and_ranks),
         cmocka_unit_test(a_search_that_ends_early_says_how_many_layouts_are_left),
     };
     return cmocka_run_group_tests_name("search", tests, NULL, NULL);

@@ -81,7 +81,7 @@ static void the_lower_bound_includes_the_time_of_the_host_link(void **state)
     config_free(read);
 }
 
-/* Configs whose layouts are planned, one of `every`. */
+/* A config, of which every `every`-th layout is planned. */
 typedef struct {
     const char *path, *machine;
     int64_t world;
@@ -151,7 +151,8 @@ static Errors estimate_errors(const SearchSource *source, const char *machine, i
     return errors;
 }
 
-/* Larger models. Slow builds (TEST_SAMPLE) plan a fifth of the layouts, by turns. */
+/* Plans layouts of larger models. Slow builds (TEST_SAMPLE) plan a fifth of the layouts, by
+ * turns. */
 static void lower_bounds_are_below_plans_and_estimates_are_close_to_them(void **state)
 {
     (void)state;

@@ -158,7 +158,8 @@ static void states_stay_on_a_gpu_that_has_room(void **state)
     end(&s);
 }
 
-/* Some layouts fit with all states on the GPU, and larger micro-batches need the host. */
+/* Some layouts fit with all states on the GPU; layouts with larger micro-batches fit only with a
+ * part of the states on the host. */
 static void each_layout_gets_its_own_ratio_if_the_config_gives_none(void **state)
 {
     (void)state;

@@ -72,7 +72,7 @@ static PlanSearch check_search(const SearchSource *source, const char *machine_n
     return s;
 }
 
-static void a_search_of_a_small_space_finds_the_best_plans_of_all(void **state)
+static void a_search_of_a_small_space_finds_its_ten_best_layouts(void **state)
 {
     (void)state;
     write_config();
@@ -82,7 +82,7 @@ static void a_search_of_a_small_space_finds_the_best_plans_of_all(void **state)
 
 /* The shape of a large model with few layers: the search plans a part of the layouts, and it finds
  * the ten best of all. Slow builds (TEST_SAMPLE) search one of the spaces, by turns. */
-static void a_search_finds_the_ten_best_plans_without_planning_all(void **state)
+static void a_search_finds_the_ten_best_layouts_without_planning_all_layouts(void **state)
 {
     (void)state;
     static const struct {
@@ -280,8 +280,8 @@ static void a_search_reads_the_tokenizer_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_search_of_a_small_space_finds_the_best_plans_of_all),
-        cmocka_unit_test(a_search_finds_the_ten_best_plans_without_planning_all),
+        cmocka_unit_test(a_search_of_a_small_space_finds_its_ten_best_layouts),
+        cmocka_unit_test(a_search_finds_the_ten_best_layouts_without_planning_all_layouts),
         cmocka_unit_test(deepspeed_names_of_shard_groups_rule_out_no_layout),
         cmocka_unit_test(a_search_finds_nothing_only_if_the_smallest_layout_does_not_fit),
         cmocka_unit_test(a_search_reads_the_tokenizer_once),

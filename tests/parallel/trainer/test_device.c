@@ -130,7 +130,7 @@ static int64_t plans_of(const Device *dev)
  * phases are timed. In a second step it waits once for each micro-batch beyond the number of slots,
  * and only if the device is behind. A sample and an evaluation do not plan, allocate or load
  * anything either. */
-static void after_the_warm_up_a_step_plans_and_allocates_nothing(void **state)
+static void after_the_warm_up_a_step_plans_no_product_and_allocates_no_memory(void **state)
 {
     cuda_needed();
     for (int i = 0; i < MODES; i += stride(TIMED)) {
@@ -172,8 +172,8 @@ static void after_the_warm_up_a_step_plans_and_allocates_nothing(void **state)
     }
 }
 
-/* Runs one rank of a grid: after the warm-up, its first step, evaluation and sample need nothing
- * new. As above, the host waits only for micro-batches without a slot. */
+/* Runs one rank of a grid: after the warm-up, its first step, evaluation and sample plan, allocate
+ * and load nothing. As above, the host waits only for micro-batches without a slot. */
 static void first_step_of_rank(Comm *world, void *context)
 {
     const Training *training = context;
@@ -183,7 +183,7 @@ static void first_step_of_rank(Comm *world, void *context)
     Device *dev = &t.session.dev;
     size_t plan = dev->held;
     trainer_warm_up(&t);
-    comm_barrier(world); /* all are warm: now no rank loads a kernel for another */
+    comm_barrier(world); /* the counters are those of all ranks, so all must be warmed up */
     int64_t kernels = emulated("emu_count_kernels"), events = emulated("emu_count_allocations");
     comm_barrier(world);
     int64_t plans = plans_of(dev), waits = dev->waits, allocations = dev->allocations;
@@ -351,7 +351,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_warm_up_changes_no_bit_of_a_run),
-        cmocka_unit_test(after_the_warm_up_a_step_plans_and_allocates_nothing),
+        cmocka_unit_test(after_the_warm_up_a_step_plans_no_product_and_allocates_no_memory),
         cmocka_unit_test(after_the_warm_up_a_step_of_several_stages_allocates_nothing),
         cmocka_unit_test(waiting_for_data_is_not_subtracted_from_a_gpus_phases),
         cmocka_unit_test(the_memory_plan_equals_what_a_trainer_allocates),

@@ -115,7 +115,7 @@ static void test_a_cpu_level_that_a_rank_lacks_is_refused(void **state)
 
 /* A run that launchers have started on two machines ends in time, and a single message names the
  * rank and its machine. */
-static void test_a_cpu_level_that_a_joined_rank_lacks_ends_all_ranks(void **state)
+static void test_a_cpu_level_that_a_rank_lacks_ends_a_run_on_two_machines(void **state)
 {
     static Ask ask;
     (void)state;
@@ -142,7 +142,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_has_its_share_of_its_machines_cores),
         cmocka_unit_test(test_all_ranks_use_the_lowest_instruction_level_of_their_cpus),
         cmocka_unit_test(test_a_cpu_level_that_a_rank_lacks_is_refused),
-        cmocka_unit_test(test_a_cpu_level_that_a_joined_rank_lacks_ends_all_ranks),
+        cmocka_unit_test(test_a_cpu_level_that_a_rank_lacks_ends_a_run_on_two_machines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

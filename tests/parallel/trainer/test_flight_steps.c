@@ -123,7 +123,7 @@ static void check_rank(int rank, bool stages)
     assert_true(in_unit > 50);
 }
 
-static void test_the_recorded_entries_of_all_ranks_are_consistent(void **state)
+static void test_the_flight_recorder_entries_of_all_ranks_are_consistent(void **state)
 {
     static const char *const grids[][3] = {
         {"parallel.pipeline=2", "parallel.tensor=2"},
@@ -251,7 +251,7 @@ static void test_the_flight_recorder_records_prints_and_writes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_recorded_entries_of_all_ranks_are_consistent),
+        cmocka_unit_test(test_the_flight_recorder_entries_of_all_ranks_are_consistent),
         cmocka_unit_test(test_the_flight_recorder_changes_no_bit),
         cmocka_unit_test(test_the_flight_recorder_records_waits_for_data),
         cmocka_unit_test(test_the_flight_recorder_records_reading_a_checkpoint),

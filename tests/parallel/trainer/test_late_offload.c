@@ -14,9 +14,9 @@
 
 #define ZERO "zero_optimization."
 
-/* The cases differ in what waits for an update: without data-parallel ranks and at stage 0 the
- * compute stream, otherwise the gather of a unit, which is stored whole or sharded, and alone in
- * its bucket or not. */
+/* The cases differ in what waits for an update. On a single rank and at ZeRO stage 0 it is the
+ * compute stream. Otherwise it is the gather of a unit, which is stored whole or sharded, and alone
+ * in its bucket or not. */
 enum { SETS = 5 };
 static const struct {
     int ranks;

@@ -26,8 +26,8 @@
 static const char *const stages[] = {"zero_optimization.stage=0", "zero_optimization.stage=1",
                                      "zero_optimization.stage=2", "zero_optimization.stage=3"};
 
-/* How collectives are grouped, and how far ahead weights are gathered. At ZeRO stage 3 no
- * parameters persist unless a key says so. */
+/* Keys that decide how collectives are grouped, and how far ahead weights are gathered. At ZeRO
+ * stage 3 no parameters are stored whole unless a key says so. */
 enum { STAGES = sizeof stages / sizeof *stages, KEYS = 5, SETS = 6, RESTS = 4 };
 static const char *const keys[KEYS][SETS] = {
     {"zero_optimization.overlap_comm=true", "zero_optimization.reduce_bucket_size=1",

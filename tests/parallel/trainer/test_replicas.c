@@ -255,7 +255,7 @@ static void plant(Comm *world, void *context)
     trainer_close(&t);
 }
 
-static void test_a_flipped_bit_is_found_and_named(void **state)
+static void test_a_flipped_bit_is_found_and_its_unit_and_rank_are_named(void **state)
 {
     for (int i = 0; i < PLANTS; i++) {
         const Plant *p = &plants[i];
@@ -324,7 +324,7 @@ static void every_row(Comm *world, void *context)
     trainer_close(&t);
 }
 
-static void test_a_flipped_bit_in_any_parameter_of_several_ranks_is_found(void **state)
+static void test_a_flipped_bit_is_found_in_any_parameter_that_several_ranks_hold(void **state)
 {
     const char *const sets[] = {
         "parallel.tensor=4",    "parallel.pipeline=2",    TIED, "model.bias=true",
@@ -374,9 +374,9 @@ static void test_parameters_that_only_one_rank_holds_are_not_hashed(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_flipped_bit_is_found_and_named),
+        cmocka_unit_test(test_a_flipped_bit_is_found_and_its_unit_and_rank_are_named),
         cmocka_unit_test(test_weights_are_compared_only_after_late_updates_have_finished),
-        cmocka_unit_test(test_a_flipped_bit_in_any_parameter_of_several_ranks_is_found),
+        cmocka_unit_test(test_a_flipped_bit_is_found_in_any_parameter_that_several_ranks_hold),
         cmocka_unit_test(test_parameters_that_only_one_rank_holds_are_not_hashed),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);

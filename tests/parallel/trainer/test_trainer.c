@@ -56,9 +56,9 @@ static void interrupted(const Folder *p, const char *const *sets, int64_t k, Tra
     free(run);
 }
 
-/* Returns by how many steps the points at which a run is interrupted and resumed are apart. An
- * emulated device (TEST_DEVICE) and a sanitizer (TEST_SAMPLE) are slow: either resumes after one or
- * two of the five steps, both after one. */
+/* Returns the distance, in steps, between the steps after which a run is interrupted and resumed.
+ * An emulated device (TEST_DEVICE) and a sanitizer (TEST_SAMPLE) are slow. With one of them, a run
+ * is resumed after one or two of its five steps; with both, after only one. */
 static int64_t resume_stride(void)
 {
     bool device = getenv("TEST_DEVICE") != NULL, sample = getenv("TEST_SAMPLE") != NULL;

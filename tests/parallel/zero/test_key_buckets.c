@@ -167,7 +167,7 @@ static void measure_bucket(Comm *world, void *context)
     grid_close(&grid);
 }
 
-static void overlapping_buckets_hold_at_most_40_million_elements(void **state)
+static void buckets_hold_at_most_40_million_elements_with_overlap_comm(void **state)
 {
     (void)state;
     static const struct {
@@ -192,6 +192,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bucket_sizes_decide_which_units_share_a_group_of_calls),
-        cmocka_unit_test(overlapping_buckets_hold_at_most_40_million_elements)};
+        cmocka_unit_test(buckets_hold_at_most_40_million_elements_with_overlap_comm)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

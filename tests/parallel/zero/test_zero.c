@@ -295,7 +295,7 @@ static void publish_one_unit(Comm *world, void *context)
 }
 
 /* The updated weights of a unit are gathered when the unit is used, even if its bucket still waits
- * for other units. Those may never be published. */
+ * for other units. These other units may never be published. */
 static void test_queued_updates_of_a_unit_are_gathered_when_it_is_used(void **state)
 {
     (void)state;

@@ -85,8 +85,8 @@ typedef struct {
     int64_t wire; /* elements of the buffer for gradients that are sent in another dtype */
 } Volume;
 
-/* How long stage 3 keeps gathered weights: not after a use, until the step's last use, or always.
- */
+/* How long stage 3 keeps the whole weights of a unit. NOTHING: only during a use; GATHERED: until
+ * the step's last use; WHOLE: always. */
 enum { KEEP_NOTHING, KEEP_GATHERED, KEEP_WHOLE, KEEP_WAYS };
 
 /* How gradients are sent. KEPT: in the dtype in which they are stored; BF16: in bf16 although f32
