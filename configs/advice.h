@@ -9,7 +9,7 @@
 typedef struct {
     const char *key;
     char *value;        /* malloc'ed */
-    const char *remark; /* whose default it is, or what it means; "": no remark */
+    const char *remark; /* which program's default it is, or what it means; "": no remark */
 } ConfigTaken;
 /* Finds the keys that affect the trained model and that the config does not give, in the order of
  * the option table. If the config gives none of the keys of the model's size, one row with the key
@@ -29,14 +29,14 @@ void config_add_open(const Config *config, StringList *more);
  * of the smallest grid if the config is valid for any number of data-parallel ranks. */
 int64_t config_ranks_needed(const Config *config);
 
-/* Returns command-line options, quoted for a shell, each after a blank: --set for each of `sets`,
- * and --ranks if `ranks` is above 1. The caller frees. */
+/* Returns command-line options, quoted for a shell, each preceded by a blank: one --set for each of
+ * `sets`, and --ranks if `ranks` is above 1. The caller frees. */
 char *config_options(int n_sets, const char *const *sets, int64_t ranks);
 
 /* For a config that has errors, returns the command-line options with which it is valid: --set
- * (including `sets`) and --ranks, quoted for a shell, each after a blank. The options are those
- * that the errors suggest. Returns NULL if an error suggests none, or if the user must choose. The
- * caller frees.
+ * (including `sets`) and --ranks, quoted for a shell, each preceded by a blank. The options are
+ * those that the errors suggest. Returns NULL if an error suggests none, or if the user must
+ * choose. The caller frees.
  *
  * If it returns options and `mended` is not NULL, it stores the config that is loaded with them in
  * *mended, and the notices about that config in *report. */

@@ -91,7 +91,7 @@ typedef struct {
 /* What a search may change. */
 typedef struct {
     CandidateKey key; /* the key that must change; CANDIDATE_KEYS: none in particular */
-    int side;         /* the new value of `key` is -1: lower, 1: higher, 0: either */
+    int side;         /* how `key` may change; -1: it is lowered, 1: raised, 0: either */
     unsigned with;    /* bit set of other keys that the search may change, too */
     int most;         /* maximum number of changed keys, including `key` */
     /* bit set of additional rules: each must hold if the search changes a key that the rule depends
@@ -110,12 +110,12 @@ void candidate_follow(Candidate *candidate);
 /* Returns the set of rules that the candidate breaks. A rule is not checked if it reads a refused
  * key, or one that a broken rule has made meaningless: one mistake gives one error. */
 unsigned candidate_broken(const Candidate *candidate);
-/* `broken`: the set of rules that the candidate breaks. Returns the set of rules that a suggestion
- * against breaking `rule` need not fulfil: the other broken rules, and the rules that are not
+/* `broken`: the set of rules that the candidate breaks. Returns the set of rules that need not hold
+ * after a suggested change that mends `rule`: the other broken rules, and the rules that are not
  * checked because those other rules are broken. */
 unsigned candidate_others(const Candidate *candidate, unsigned broken, RuleId rule);
-/* Returns whether the candidate breaks none of these rules. A rule that reads a refused key is not
- * checked. */
+/* Returns whether the candidate breaks none of the rules in the bit set `rules`. A rule that reads
+ * a refused key is not checked. */
 bool candidate_legal(const Candidate *candidate, unsigned rules);
 
 /* Finds the candidate nearest to `from` that breaks none of `rules` (and none of reach.others that

@@ -49,7 +49,7 @@ struct Config {
          * MiB. Default: by device; -1 before config_settle. */
         int64_t head_chunk_rows;
         bool bias;                    /* LayerNorm's biases; the default of the next two keys */
-        AttentionBias attention_bias; /* default: all with bias, else none */
+        AttentionBias attention_bias; /* default: all if `bias`, else none */
         bool mlp_bias;                /* default: bias */
         bool qk_norm, tie_word_embeddings;
         /* standard deviation of initial weights, over sqrt(2 x layers) for residual projections */
@@ -186,14 +186,14 @@ struct Config {
         /* Consecutive units (parameters of one layer, see param.h) are communicated in one group of
          * collectives until the group has this many elements. A larger unit gets its own group. */
         int64_t reduce_bucket_size, allgather_bucket_size;
-        /* default: true at stage 3 and where each rank has a GPU of its own, else false */
+        /* default: true at stage 3, or if each rank has its own GPU; otherwise false */
         bool overlap_comm;
         /* Stage 3. prefetch_bucket_size: how many elements may be gathered before they are needed.
          * max_live_parameters: how many may be gathered at the same time. max_reuse_distance: a
          * unit stays gathered if at most this many elements are used before its next use. */
         int64_t stage3_prefetch_bucket_size, stage3_max_live_parameters, stage3_max_reuse_distance;
-        /* Stage 3: units of at most this many elements are never sharded, as long as such units
-         * together have at most the second number of elements. */
+        /* Stage 3: units of at most param_persistence_threshold elements are never sharded, as long
+         * as these units together have at most model_persistence_threshold elements. */
         int64_t stage3_param_persistence_threshold, stage3_model_persistence_threshold;
         OffloadConfig offload_optimizer;
     } zero_optimization;
@@ -219,7 +219,7 @@ struct Config {
          * if each rank has its own GPU, otherwise 1 */
         int64_t writers;
         bool compare_replicas;    /* compare replicated tensors across ranks before each save */
-        int64_t compare_interval; /* compare them also every so many steps; 0: only before saves */
+        int64_t compare_interval; /* steps between further comparisons; 0: only before saves */
         /* where the weights of a new run come from: a checkpoint, a run folder or a Hugging Face
          * folder; NULL: they are initialised from the seed */
         char *init_from;
@@ -312,7 +312,7 @@ const char *config_word(const Config *config, const char *key);
  * then `suggestion` names the most similar key. */
 bool config_explain(const char *key, FILE *to, char *suggestion, size_t n);
 
-/* What changing a key does to a run that is resumed. */
+/* Effect of a changed key on a resumed run: none; rounding; other results; it is refused. */
 typedef enum { EFFECT_NONE, EFFECT_ROUNDING, EFFECT_NUMBERS, EFFECT_IMPOSSIBLE } ConfigEffect;
 typedef struct {
     const char *key;

@@ -54,15 +54,15 @@ const MachineKey machine_key[MACHINE_KEYS] = {
      "bytes per second each way (of a CPU 0), which `./train bench machine` measures", "51.2e9"},
 };
 
-/* Narrower limits for GPUs. These keys and product_sustained may be fitted to published step times.
- * (The limits of product_sustained are the same for all devices: at its power limit, a device keeps
- * at least six tenths of its clock.)
+/* Keys that have narrower limits on GPUs than in machine_key. The first three of them, and
+ * product_sustained, may be fitted to published step times. (The limits of product_sustained are
+ * the same for all devices: at its power limit, a device keeps at least six tenths of its clock.)
  *
- * product_edge: at most one tile, 256, in each dimension; on a CPU it is a few rows per thread.
- * memory_efficiency: a one-pass kernel reaches nine tenths of the memory bandwidth, and a kernel
- * that reads its rows twice half of it. launch: an empty kernel takes 1.5 us or more; programs that
- * launch many small kernels for one op of this program take up to six times that. host_bandwidth:
- * every GPU has a link to its host. */
+ * product_edge: at most one tile of a matrix product, 256 rows, in each dimension; on a CPU it is a
+ * few rows per thread. memory_efficiency: a one-pass kernel reaches nine tenths of the memory
+ * bandwidth, and a kernel that reads its rows twice half of it. launch: an empty kernel takes 1.5
+ * us or more; programs that launch many small kernels for one op of this program take up to six
+ * times that. host_bandwidth: every GPU has a link to its host. */
 static const struct {
     const char *key;
     HardwareLimits limits;

@@ -48,8 +48,9 @@ static void note_place(const Walk *w, int node, const char *path, int number)
     w->load->seen[number] = (Seen){.place = here, .value = w->json->node[node].item};
 }
 
-/* Stores the value that `true` means for the option whose alias this is, and adds a notice about
- * it. */
+/* Handles the value of an alias for which only `true` has a meaning: stores that meaning
+ * (known->means) in option number `row`, and adds a notice that says so. null has no effect; any
+ * other value is refused. */
 static void assign_meaning(const Walk *w, int node, int row, const KnownKey *known)
 {
     const cJSON *item = w->json->node[node].item;

@@ -338,8 +338,8 @@ static bool says_nothing(const KnownKey *known, const cJSON *value)
     return known->kind == KNOWN_ALIAS && value != NULL && known_is_inert(known, value);
 }
 
-/* Returns whether the document gave the key: the file, or with `sets` one of the --set options. A
- * --set with null only undoes what was given before. */
+/* Returns whether the key was given by a --set (if `sets`) or in the file (if not). A --set with
+ * null does not count: it only undoes what was given before. */
 static bool is_given_by(const Seen *seen, bool sets)
 {
     return sets ? seen->place.set > 0 && !cJSON_IsNull(seen->value) : seen->place.line > 0;

@@ -20,7 +20,7 @@ typedef struct {
     unsigned given; /* the rule applies only if the user gave these keys */
     bool (*holds)(const Candidate *candidate); /* NULL: the relation alone decides */
     /* If the rule is broken, these keys are meaningless, and rules that read them are not checked.
-     * The second set applies if the number of ranks is known. */
+     * The keys in spoils_on_ranks are meaningless only if the number of ranks is known. */
     unsigned spoils, spoils_on_ranks;
 } CandidateRule;
 

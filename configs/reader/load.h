@@ -63,12 +63,12 @@ typedef struct {
     ConfigPlace root; /* where the config begins: the position reported for a missing key */
     bool unreadable;  /* the file is not JSON, so rules between keys are skipped */
     Json *set_value;  /* per --set: its value, while the --set options are read */
-    bool *dropped;    /* per --set: it is KEY=null, so the file's KEY is not read */
+    bool *dropped;    /* per --set: it is KEY=null, and the KEY in the file was skipped */
     bool foreign;     /* the file has no section "model", so it is assumed to be for DeepSpeed */
     Finding *finding;
     int n_findings, capacity, n_errors;
     /* The sizes that depend on each other, and the set of rules that they break. Both are computed
-     * before the rules of the grid are checked, and again before all other rules are. */
+     * before the rules of the grid are checked, and again before the other rules are checked. */
     Candidate candidate;
     unsigned broken;
 } Load;
@@ -152,8 +152,8 @@ void fit_opened_shard(Load *load);
 void read_shard_name(Load *load, const char *name);
 void derive_parallel(Load *load);
 void check_parallel(Load *load);
-/* cut.c checks the rules of the grid: whether the model can be divided in this way, and among these
- * ranks. Marks keys that depend on a size that does not fit as refused. */
+/* cut.c: checks the rules of the grid: whether its sizes divide the model evenly and fit the number
+ * of ranks. Keys that a broken rule makes meaningless are marked as refused. */
 void check_grid(Load *load);
 /* candidate_of.c: returns the sizes of the config that is being loaded, given and derived. */
 Candidate candidate_of_load(const Load *load);
@@ -166,7 +166,8 @@ bool load_breaks(const Load *load, RuleId rule);
  * gradient_accumulation_steps out". Returns false if that does not help either. */
 bool near_values(const Load *load, RuleId rule, CandidateKey key, unsigned with, char *out,
                  size_t n);
-/* Does the same for values on one side only: -1 below, 1 above. */
+/* Writes the nearest legal value of `key` on one side of the current one (`side` -1: below, 1:
+ * above), with no other key changed. Returns false if there is none. */
 bool near_value(const Load *load, RuleId rule, CandidateKey key, int side, char *out, size_t n);
 /* Writes the nearest legal sizes of the grid, for the case that changing one key cannot help: up to
  * two keys are changed, or more if necessary. If these include the schedule or the number of
@@ -187,8 +188,8 @@ void health_validate(Load *load);
 void attention_validate(Load *load);
 void derive_scheduler(Load *load);
 void check_scheduler(Load *load);
-/* settle.c: returns whether backward recomputes GELU from sums that were rounded to 16 bits, which
- * model.fused_gelu does not allow. */
+/* settle.c: returns whether backward recomputes GELU from sums that were rounded to 16 bits. Such a
+ * config cannot have model.fused_gelu, with which forward computes GELU from the unrounded sums. */
 bool config_rounds_before_gelu(const Config *config);
 
 #endif

@@ -188,8 +188,8 @@ typedef struct {
     Candidate *to;
 } Search;
 
-/* Returns the ratio of the key if it was changed by the search, and 1 if not or if it was
- * derived. */
+/* Returns the ratio of the key's two values if the key is in `keys`, the keys that the search
+ * changed. Returns 1 for any other key, even if its derived value has changed. */
 static double ratio_of(const Candidate *from, const Candidate *to, CandidateKey key, unsigned keys)
 {
     bool changed = (keys & KEY_BIT(key)) != 0;
@@ -240,8 +240,8 @@ static void offer(Search *s, const Candidate *c, unsigned keys)
     *s->to = *c;
 }
 
-/* Returns whether the candidate breaks a rule, whatever values the keys of `open` will get, which
- * have no value yet. */
+/* `open`: the set of keys that have no value yet. Returns whether the candidate breaks a rule
+ * whatever values they get. */
 static bool is_lost(const Search *s, const Candidate *c, unsigned open)
 {
     unsigned undecided = candidate_affected(c, open), decided = 0;

@@ -36,8 +36,8 @@ typedef enum {
      * derived again when the printed config is loaded with other values. */
     OPTION_FOLLOWS = 64,
     OPTION_GRID = 128, /* the key describes how several ranks share the work (the grid) */
-    /* Above 0, the optimizer has state tensors that it does not have at 0. Checkpoints of the two
-     * cases differ, so a resumed run cannot change from or to 0. */
+    /* If the value is above 0, the optimizer has state tensors that it does not have at 0.
+     * Checkpoints of the two cases differ, so a resumed run cannot change from or to 0. */
     OPTION_STATE = 256,
     /* the default depends on the devices of the machine, and does not change results */
     OPTION_MACHINE = 512,
@@ -116,7 +116,7 @@ typedef enum {
  * explanations per feature. */
 typedef enum {
     FEATURE_NONE,    /* the key has an explanation of its own */
-    FEATURE_OFFLOAD, /* of parameters */
+    FEATURE_OFFLOAD, /* offloading of parameters to the host */
     FEATURE_CPU_UPDATE,
     FEATURE_NVME,
     FEATURE_CHECKPOINT_WRITER,
@@ -141,7 +141,7 @@ typedef struct {
     KnownKind kind;
     Feature feature;
     const char *inert;   /* values that have no effect, in the form "|a|b|" of their JSON */
-    const char *why;     /* what the key asks for; NULL: use the feature's explanation */
+    const char *why;     /* the text that known_why returns; NULL: that of the feature */
     const char *example; /* a value of the right type, for an ignored key without `inert` */
     /* KNOWN_ALIAS: the option that this key is another name of. KNOWN_SHORT: the option that gets
      * the value. Other kinds: the row of this table that this key is another name of, or NULL. */

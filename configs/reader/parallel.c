@@ -305,7 +305,7 @@ void fit_opened(Load *load)
     /* parallel.data describes the stored run and need not fit the ranks that open it now. */
     leave_open(load, "parallel.data");
     if (UNUSABLE(load, tensor_key, stages_key)) return;
-    /* true: --set gives the number of stages, so that is kept rather than the tensor size */
+    /* true: --set gives the number of stages, so this number is kept rather than the tensor size */
     bool asked = load_place(load, stages_key).set > 0;
     if (ranks % (*tp * (asked ? *stages : 1)) != 0) leave_open(load, tensor_key);
     if (ranks % (*tp * *stages) != 0) leave_open(load, stages_key);

@@ -88,8 +88,10 @@ static bool may_fuse_gelu(const Config *config)
     return config->model.activation == ACTIVATION_GELU && !config_rounds_before_gelu(config);
 }
 
-/* Returns whether this GPU's matrix library computes GELU within a product at nearly no cost. On
- * older GPUs this is slower than a separate kernel. In f32 and f64 there is nothing to choose. */
+/* Returns the default of model.fused_gelu. It is true if the config allows it and the GPU's matrix
+ * library computes GELU within a product at nearly no cost; on older GPUs this is slower than a
+ * separate kernel. In f32 and f64 both forms of GELU give the same bits, so the default is
+ * false. */
 static bool fuses_gelu(const Config *config, const DeviceFacts *device)
 {
     return device->capability >= 90 && dtype_size(config_dtype(config)) == 2 &&

@@ -11,8 +11,8 @@ void derive_world(Load *load)
     Config *c = load->config;
     if (!load_given(load, data_key) || load_wrong(load, data_key)) c->parallel.data = 1;
     /* If check_grid reports an error about the tensor or pipeline size, an error about the batch or
-     * about parallel.data, which depend on these sizes, would describe a grid that will not
-     * exist. */
+     * about parallel.data, which depend on these sizes, would describe a grid that will not exist.
+     * So nothing is derived from them then. */
     check_grid(load);
     if (load_any_wrong(
             load, (const char *const[]){data_key, "parallel.tensor", "parallel.pipeline", NULL}))

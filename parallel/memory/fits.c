@@ -94,8 +94,8 @@ static double device_needs(const MemoryPlan *p, const MemoryRatios *ratios, int 
     return (double)p->total - (double)p->optimizer + (double)ratios->at[k].device;
 }
 
-/* Returns the bytes that the host needs. Snapshots are not counted: if there is no room for both
- * snapshots and states, saves are synchronous. */
+/* Returns the bytes that the host needs if k hundredths of the states are there. Snapshots are not
+ * counted: if there is no room for both snapshots and states, saves are synchronous. */
 static double host_needs(const MemoryPlan *p, const MemoryRatios *ratios, int k)
 {
     return (double)p->host - (double)p->snapshot - (double)p->offloaded +
@@ -125,8 +125,9 @@ static Choice choose(const MemoryPlan *p, const MemoryRoom *room, const MemoryRa
     return c;
 }
 
-/* Returns a message for the case that no ratio fits both memories: it says how many bytes the host
- * lacks, and how many the GPU; the caller frees it. */
+/* Returns a message for the case that no ratio fits both memories: it says how much the host lacks
+ * with the smallest ratio that fits the GPU (or 1), and how much the GPU lacks with the largest
+ * ratio that fits the host (or 0). The caller frees it. */
 static char *shortfalls(const MemoryPlan *p, const MemoryRoom *room, const MemoryRatios *ratios,
                         Choice choice)
 {
@@ -152,12 +153,13 @@ static char *smaller_states(const Config *c)
 }
 
 /* Returns what moments in bf16 would change, as the next part of a sentence, or "" if the config
- * cannot have them. They are suggested as a remedy only if the smaller states fit. */
+ * cannot have them or has them already. They are suggested as a remedy only if the smaller states
+ * fit. */
 static const char *smaller_moments(const MemoryPlan *p, const MemoryRoom *room, const Config *c)
 {
     if (!c->bf16.enabled || c->optimizer.type == OPTIMIZER_SGD || c->bf16.bf16_optimizer_states)
         return "";
-    /* masters take 4 bytes a parameter, moments 8 */
+    /* per parameter, f32 masters take 4 bytes, f32 moments 8, bf16 moments 4 */
     bool masters = !c->bf16.bf16_master_weights_and_grads;
     double less = (double)p->offloaded / (masters ? 3 : 2),
            needs = (double)p->host - (double)p->snapshot - less;
@@ -324,7 +326,7 @@ bool memory_fits(const MemoryPlan *p, const MemoryRoom *room, const Config *c,
 {
     size_t lists = p->host - p->offloaded;
     if (!lists_fit(lists, room->host, p->machine, c, err, n)) return false;
-    /* If device memory is host memory, `total` includes all of it. */
+    /* If device memory is host memory (on_host), `total` includes `host`. */
     if (!p->on_host && p->host > memory_host_room(p, room))
         return refuse_states(p, room, c, ratios, err, n);
     return p->total <= memory_device_room(room) || refuse_device(p, room, c, ratios, err, n);

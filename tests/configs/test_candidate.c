@@ -197,7 +197,7 @@ static void a_search_among_huge_numbers_ends_quickly(void **state)
 
 /* A search does not change a key whose value was refused, because that value has an error of its
  * own, which says what to write. */
-static void a_refused_key_is_not_changed(void **state)
+static void nearest_legal_does_not_change_a_refused_key(void **state)
 {
     (void)state;
     Candidate from = random_candidate(), to;
@@ -375,7 +375,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nearest_legal_finds_the_same_as_an_exhaustive_search),
         cmocka_unit_test(a_search_among_huge_numbers_ends_quickly),
-        cmocka_unit_test(a_refused_key_is_not_changed),
+        cmocka_unit_test(nearest_legal_does_not_change_a_refused_key),
         cmocka_unit_test(every_suggestion_is_accepted),
     };
     return cmocka_run_group_tests_name("candidate", tests, NULL, NULL);

@@ -181,7 +181,7 @@ static void a_refused_grid_is_accepted_once_its_advice_is_followed(void **state)
 
 /* A search for sizes and numbers of ranks tries thousands of values, but not all combinations of
  * them. The slowest search takes a few hundredths of a second. */
-static void advice_for_large_worlds_is_right_and_quick(void **state)
+static void advice_for_many_ranks_is_correct_and_found_quickly(void **state)
 {
     (void)state;
     static const Asked cases[] = {
@@ -239,7 +239,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_impossible_sizes_get_advice_that_changes_both),
         cmocka_unit_test(a_refused_grid_is_accepted_once_its_advice_is_followed),
-        cmocka_unit_test(advice_for_large_worlds_is_right_and_quick),
+        cmocka_unit_test(advice_for_many_ranks_is_correct_and_found_quickly),
     };
     return cmocka_run_group_tests_name("config advice", tests, NULL, NULL);
 }

@@ -79,7 +79,7 @@ static void bf16_auto_is_true_if_the_device_is_cuda(void **state)
 
 /* The rules between keys use the derived bf16 value. If the config has an error anyway, no device
  * is looked for. */
-static void rules_between_keys_see_the_value_derived_for_bf16_auto(void **state)
+static void rules_between_keys_use_the_value_derived_for_bf16_auto(void **state)
 {
     (void)state;
     static const char both[] = "\"model\": {\"fused_gelu\": true}, \"bf16\": {\"enabled\": "
@@ -232,7 +232,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bf16_auto_is_true_if_the_device_is_cuda),
-        cmocka_unit_test(rules_between_keys_see_the_value_derived_for_bf16_auto),
+        cmocka_unit_test(rules_between_keys_use_the_value_derived_for_bf16_auto),
         cmocka_unit_test(session_on_cuda_agrees_with_the_opened_device),
         cmocka_unit_test(overlap_comm_and_writers_follow_from_a_gpu_for_each_rank),
         cmocka_unit_test(values_derived_from_gpus_are_printed_as_comments_and_count_as_no_change),

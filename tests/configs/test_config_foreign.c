@@ -223,7 +223,7 @@ static void each_file_of_the_table_is_accepted_or_refused_as_the_table_says(void
     int n_files = 0;
     assert_non_null(golden);
     char *text = NULL, *wanted = NULL, *rest = golden;
-    /* The verdict begins with "= " and may have several lines; an empty line ends it. */
+    /* The expected outcome begins with "= " and may have several lines; an empty line ends it. */
     for (char *line = strsep(&rest, "\n"); line != NULL; line = strsep(&rest, "\n")) {
         if (strncmp(line, "> ", 2) == 0) text = line + 2;
         if (strncmp(line, "= ", 2) == 0)

@@ -74,8 +74,8 @@ static char *sentence_of(const char *finding, const char *key, const char *value
     const char *from = strstr(finding, after), *sentence;
     from = from ? from + strlen(after) : strstr(finding, ": ") + 2;
     if (strncmp(from, notice, strlen(notice)) == 0) from += strlen(notice);
-    /* If the error is about another key, the message begins with that key's name, or with this one
-     * and the one that it is another name of. */
+    /* If the error is about another key, the message begins with that key's name, or with this
+     * key's name and, in brackets, the option that it is another name of. */
     sentence = strstr(from, ": ");
     sentence = strncmp(from, value, strlen(value)) != 0 && sentence ? sentence + 2 : from;
     bool quotes = strncmp(sentence, value, strlen(value)) == 0;

@@ -203,8 +203,8 @@ static void every_ignored_key_has_a_type_and_every_alias_a_target(void **state)
     }
 }
 
-/* This includes keys that take their explanation from a feature. No key repeats a feature's
- * text. */
+/* A key without an explanation of its own has that of its feature. No key's own explanation repeats
+ * the text of a feature. */
 static void every_known_key_has_its_own_explanation_or_a_feature(void **state)
 {
     (void)state;
@@ -231,7 +231,7 @@ static const char *odd_value(const KnownKey *k)
                              : "77";
 }
 
-static void known_keys_pass_with_inert_values_and_are_refused_with_others(void **state)
+static void known_keys_are_accepted_or_refused_as_their_kind_says(void **state)
 {
     (void)state;
     for (int i = 0; i < known_count; i++) {
@@ -355,7 +355,7 @@ int main(void)
         cmocka_unit_test(config_explain_says_that_qk_norm_is_an_rmsnorm),
         cmocka_unit_test(every_ignored_key_has_a_type_and_every_alias_a_target),
         cmocka_unit_test(every_known_key_has_its_own_explanation_or_a_feature),
-        cmocka_unit_test(known_keys_pass_with_inert_values_and_are_refused_with_others),
+        cmocka_unit_test(known_keys_are_accepted_or_refused_as_their_kind_says),
     };
     return cmocka_run_group_tests_name("config known", tests, NULL, NULL);
 }

@@ -104,7 +104,8 @@ static void train_tokens_are_refused_if_too_many_or_given_with_train_steps(void 
     }
 }
 
-/* Opened on more ranks, a stored config with train_tokens has fewer steps than its warmup. */
+/* On more ranks, the same train_tokens are fewer steps, here fewer than the warmup has. That is no
+ * error for a run that is only opened. */
 static void a_stored_run_with_train_tokens_can_be_opened_on_more_ranks(void **state)
 {
     (void)state;

@@ -49,7 +49,7 @@ static void biases_of_linear_layers_follow_model_bias_unless_given(void **state)
 }
 
 /* --set model.rope_scaling.type=none drops the other keys that the file gives in this section. */
-static void rope_scaling_is_read_and_printed_and_replaced_by_set_options(void **state)
+static void rope_scaling_prints_back_to_itself_and_a_set_option_replaces_it(void **state)
 {
     (void)state;
     static const char keys[] =
@@ -78,7 +78,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(biases_of_linear_layers_follow_model_bias_unless_given),
-        cmocka_unit_test(rope_scaling_is_read_and_printed_and_replaced_by_set_options),
+        cmocka_unit_test(rope_scaling_prints_back_to_itself_and_a_set_option_replaces_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

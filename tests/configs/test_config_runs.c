@@ -113,8 +113,8 @@ static void check(int n, void (*one)(const uint8_t *, Told *), ModelSize model)
     n /= (int)turns_every(20);
     assert_int_equal(ends_in_children(n, one, model, p), 0);
     print_message("  %d configs, of which %d go together\n", n, p->accepted);
-    /* In 35 % of all large configs the values fit together; of the hundred in one turn, in 20 to
-     * 45. Below a tenth, the generator would produce little more than refused configs. */
+    /* 35 % of all large configs are accepted; of the hundred that one turn tests, 20 to 45 are. If
+     * fewer than a tenth were, the generator would produce little more than refused configs. */
     assert_true(p->accepted > n / 10);
     munmap(p, sizeof *p);
 }

@@ -57,7 +57,8 @@ static void every_preset_is_valid_for_short_and_long_runs(void **state)
     globfree(&found);
 }
 
-/* Each preset has the warmup that it had when it was still given in steps. */
+/* Each preset gives its warmup as a ratio, which must result in the number of steps listed here:
+ * the one that the preset had when it still gave its warmup in steps. */
 static void warmup_ratios_of_presets_give_the_intended_steps(void **state)
 {
     (void)state;

@@ -34,7 +34,7 @@ static char *stored(int64_t world, const char *keys)
 
 /* A stored run is opened by another number of ranks. It keeps its tensor and pipeline sizes if they
  * divide that number. */
-static void a_stored_run_opened_by_other_ranks_keeps_sizes_that_divide_them(void **state)
+static void a_stored_run_opened_on_other_ranks_keeps_sizes_that_divide_their_number(void **state)
 {
     (void)state;
     static const struct {
@@ -127,7 +127,7 @@ static void a_stored_run_drops_shard_groups_that_do_not_divide_the_ranks(void **
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stored_run_opened_by_other_ranks_keeps_sizes_that_divide_them),
+        cmocka_unit_test(a_stored_run_opened_on_other_ranks_keeps_sizes_that_divide_their_number),
         cmocka_unit_test(a_stored_run_drops_sequence_parallel_if_rows_do_not_divide),
         cmocka_unit_test(a_stored_run_drops_shard_groups_that_do_not_divide_the_ranks),
     };

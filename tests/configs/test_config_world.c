@@ -187,7 +187,8 @@ static void a_stored_config_has_no_notice_of_an_unused_value(void **state)
     }
 }
 
-/* Runs that were saved by versions without ranks have every value written out. */
+/* Versions of the program that had only one rank stored every value in the config, even values that
+ * are now derived from the number of ranks. */
 static void an_old_run_with_all_values_given_opens_and_resumes_on_more_ranks(void **state)
 {
     (void)state;
@@ -262,7 +263,9 @@ static void fewer_ranks_than_checkpoint_writers_give_a_notice(void **state)
     }
 }
 
-/* Advice on what to write if a derived batch would change with the number of ranks. */
+/* A batch that is not given changes with the number of ranks. For a config without
+ * train_batch_size, the advice says what to write to get the wanted batch; for others there is no
+ * advice. */
 static void config_batch_advice_names_keys_that_keep_the_batch(void **state)
 {
     (void)state;

@@ -238,7 +238,7 @@ static void gradients_are_sent_in_the_accumulation_type_unless_given(void **stat
 
 /* DeepSpeed's names of parallel.shard are read at stage 3, and never refused for the number of
  * ranks: a file that trains with DeepSpeed trains here. */
-static void deepspeed_names_of_parallel_shard_are_read_at_stage_3_if_they_fit(void **state)
+static void deepspeed_names_of_parallel_shard_are_read_at_stage_3_if_the_value_fits(void **state)
 {
     (void)state;
     static const struct {
@@ -278,7 +278,7 @@ static void deepspeed_names_of_parallel_shard_are_read_at_stage_3_if_they_fit(vo
         if (c == NULL) fail_msg("%s: %s", text, report.error[0]);
         if (config_shard(c, cases[i].world) != cases[i].shard)
             fail_msg("%s: %d", text, config_shard(c, cases[i].world));
-        /* A group of all ranks changes nothing, so this is told with --verbose only. */
+        /* A group of all ranks changes nothing, so its notice is printed only with --verbose. */
         bool found = false, other = false;
         for (int n = 0; n < report.n_notices; n++) {
             bool own = strstr(report.notice[n], "_size: ") != NULL;
@@ -357,7 +357,7 @@ int main(void)
         cmocka_unit_test(zero_optimization_true_and_false_mean_stages_1_and_0),
         cmocka_unit_test(a_change_of_zero_stage_is_listed_as_a_change_of_rounding),
         cmocka_unit_test(every_alias_of_a_zero_key_sets_the_key),
-        cmocka_unit_test(deepspeed_names_of_parallel_shard_are_read_at_stage_3_if_they_fit),
+        cmocka_unit_test(deepspeed_names_of_parallel_shard_are_read_at_stage_3_if_the_value_fits),
         cmocka_unit_test(different_values_under_two_names_of_parallel_shard_are_refused),
         cmocka_unit_test(deepspeed_names_of_parallel_shard_may_contradict_each_other_below_stage_3),
         cmocka_unit_test(the_largest_integer_is_accepted_as_no_limit),

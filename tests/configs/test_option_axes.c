@@ -300,9 +300,9 @@ static void sequence_parallel_ranks_gather_and_scatter_rows(void **state)
     }
 }
 
-/* The first stage sends each micro-batch once per layer range and receives as many gradients. With
- * a second range, it also receives the last stage's output of the first range and sends that
- * output's gradient. */
+/* The first stage sends each micro-batch once per layer range, and receives one gradient for each
+ * of these messages. With a second range, it also receives the last stage's output of the first
+ * range and sends that output's gradient. */
 static void stages_send_each_micro_batch_once_per_layer_range(void **state)
 {
     (void)state;

@@ -34,7 +34,7 @@ static void config_settle_takes_the_vocabulary_size_of_the_data_or_refuses_anoth
     config_free(c);
 }
 
-static void config_settle_changes_only_the_given_facts(void **state)
+static void config_settle_changes_only_keys_of_the_given_facts(void **state)
 {
     (void)state;
     char err[300];
@@ -305,7 +305,7 @@ static void a_run_keeps_the_defaults_of_its_first_device(void **state)
     config_free(stored);
     config_free(run);
     free(kept);
-    /* A run that was stored before these keys existed was computed with these values. */
+    /* A run that was stored before these keys existed was computed with the values below. */
     stored = parsed(&as_stored, text, NULL);
     const Config *c = settled_on(config_test_parse(text, 0, NULL), 90, 85, stored);
     assert_int_equal(c->model.head_chunk_rows, 0);
@@ -383,7 +383,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(config_settle_takes_the_vocabulary_size_of_the_data_or_refuses_another),
-        cmocka_unit_test(config_settle_changes_only_the_given_facts),
+        cmocka_unit_test(config_settle_changes_only_keys_of_the_given_facts),
         cmocka_unit_test(a_tokenizer_trained_on_the_text_may_have_fewer_ids_than_the_model),
         cmocka_unit_test(a_vocabulary_made_smaller_by_the_text_is_not_a_config_change),
         cmocka_unit_test(a_vocabulary_size_given_by_set_replaces_a_contradicting_one_of_the_file),

@@ -25,8 +25,8 @@ static const Config *parsed(const ConfigContext *context, const char *text, cons
     "\"data\": {\"text\": \"x\"}, \"bf16\": {\"enabled\": true}"
 #define HOPPER WIDE ", \"cuda\": {\"attention\": \"hopper\"}}"
 
-/* Settles the text with the settings on a device. Returns NULL if that is refused; the message is
- * in err. */
+/* Parses the text with the --set `set`, and settles the config for a device. Returns NULL and sets
+ * err if config_settle refuses it. */
 static const Config *attention_on(const char *text, const char *set, DeviceFacts device,
                                   const Config *run, char *err, size_t n)
 {
@@ -169,7 +169,7 @@ static void a_run_opened_only_for_reading_uses_the_kernels_that_are_available(vo
 }
 
 /* What the config itself rules out is refused before a device is asked for. */
-static void configs_that_hopper_does_not_fit_are_refused(void **state)
+static void configs_that_the_hopper_kernels_do_not_support_are_refused(void **state)
 {
     (void)state;
     static const struct {
@@ -207,7 +207,7 @@ int main(void)
         cmocka_unit_test(hopper_attention_is_used_only_if_given_and_refused_on_other_devices),
         cmocka_unit_test(a_resumed_run_keeps_its_attention_kernels),
         cmocka_unit_test(a_run_opened_only_for_reading_uses_the_kernels_that_are_available),
-        cmocka_unit_test(configs_that_hopper_does_not_fit_are_refused),
+        cmocka_unit_test(configs_that_the_hopper_kernels_do_not_support_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,8 @@
 
 #include <cmocka.h>
 
-/* A rank whose optimizer has 100 bytes of states, 40 of them on the host, and tables of 20. */
+/* A rank whose optimizer has 100 bytes of states, 40 of them on the host, and tables of 20 bytes;
+ * all numbers are multiplied by rank + 1. */
 static MemoryPlan plan_of_rank(int rank)
 {
     size_t r = (size_t)rank + 1;
@@ -39,7 +40,7 @@ static void add_up(Comm *world, void *context)
     if (memory_offloaded_share(&sum) != 0.4) rank_wrong(world, "another share than 0.4");
 }
 
-/* Each rank has another number of bytes, as in a pipeline with unequal stages. */
+/* Each rank has a different number of bytes, as in a pipeline with unequal stages. */
 static void add_up_ratios(Comm *world, void *context)
 {
     MemoryRatios own;

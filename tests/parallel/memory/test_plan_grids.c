@@ -22,7 +22,7 @@
 
 #include <cmocka.h>
 
-/* A model of five blocks, or of one block per run of consecutive layers if those are more.
+/* A model of five blocks, or of one block per layer range if there are more than five ranges.
  * `accumulation` is the number of micro-batches, which have two rows each. */
 typedef struct {
     int dp, tp, pp, stage, chunks, accumulation;
@@ -170,8 +170,9 @@ static void check_classes(Comm *world, const Trainer *t, const MemoryPlan *plan,
     if (plan->activations != used.activations || plan->scratch != used.scratch)
         rank_wrong(world, "activations %zu, scratch %zu planned; %zu, %zu used", plan->activations,
                    plan->scratch, used.activations, used.scratch);
-    /* With several stages, the bound `most` counts all layers on each stage and a group for each
-     * transfer. This is too much, but still little memory. */
+    /* With several stages, the bound `most` counts all layers on each stage, and a group of its own
+     * for each transfer between stages. So it is larger than the list, but it is still little
+     * memory. */
     size_t list = step_plan_bytes(&s->step),
            most = step_plan_most_bytes(t->config, g->accumulation);
     if (list > most || (g->pp <= 4 && 2 * most > (g->pp > 1 ? 6 : 3) * list))

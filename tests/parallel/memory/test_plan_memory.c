@@ -93,8 +93,8 @@ static void add_up(Comm *world, void *context)
         rank_wrong(world, "those of its device take %zu", mine.total);
 }
 
-/* Ranks 0 and 2 are on host-a. Their devices have the same number, as have those of other
- * machines. */
+/* Ranks 0 and 2 are on host-a. All ranks pass device number 0, which is a different device on each
+ * machine. */
 static void add_up_machines(Comm *world, void *context)
 {
     (void)context;
@@ -130,7 +130,7 @@ static void find_tightest(Comm *world, void *context)
 }
 
 /* The memory of each machine is compared with the plans of its own ranks. */
-static void test_plans_add_up_by_machine_and_the_one_with_least_memory_left_is_found(void **state)
+static void test_plans_add_up_by_machine_and_the_plan_with_least_memory_left_is_found(void **state)
 {
     static Tight tight[] = {{{100, 50, 100}, {90, 45, 90}, 1, false},
                             {{100, 50, 100}, {90, 30, 95}, 2, false},
@@ -320,7 +320,7 @@ int main(void)
         cmocka_unit_test(test_the_plan_counts_a_decoder_if_and_only_if_one_is_allocated),
         cmocka_unit_test(test_page_locked_memory_does_not_grow_with_accumulation),
         cmocka_unit_test(test_plans_of_ranks_on_one_device_add_up_without_overflow),
-        cmocka_unit_test(test_plans_add_up_by_machine_and_the_one_with_least_memory_left_is_found),
+        cmocka_unit_test(test_plans_add_up_by_machine_and_the_plan_with_least_memory_left_is_found),
         cmocka_unit_test(test_the_largest_plan_of_each_stage_is_found),
         cmocka_unit_test(test_each_data_parallel_rank_holds_exactly_its_planned_memory),
         cmocka_unit_test(test_the_preset_for_eight_gpus_fits_into_80_gb),

@@ -66,7 +66,7 @@ static void test_nccl_environment_settings_reduce_the_estimate(void **state)
     assert_int_equal(nccl_reserve(0, 2, (NcclUse){NCCL_NO_MESSAGES, 4}), (8 + 8 * 12) * MIB);
     assert_int_equal(nccl_reserve(0, 2, (NcclUse){NCCL_NO_MESSAGES, 16}), (8 + 8 * 12) * MIB);
     assert_int_equal(nccl_reserve(0, 4, ring), (8 + 2 * 8 * 12 + 8 * 2 * 4 + 2 + 2 * 8 * 12) * MIB);
-    setenv("NCCL_BUFFSIZE", "1048576", 1); /* 6.2 MiB of buffers take 8 */
+    setenv("NCCL_BUFFSIZE", "1048576", 1); /* 6.2 MiB of buffers are rounded up to 8 */
     assert_int_equal(nccl_reserve(0, 2, silent), (8 + 8 * 10) * MIB);
     setenv("NCCL_MAX_CTAS", "64", 1);
     assert_int_equal(nccl_reserve(0, 2, ring), (8 + (24 + 32) * 10) * MIB);
@@ -96,7 +96,9 @@ static void test_fewer_channels_are_suggested_only_if_a_group_has_more(void **st
     assert_int_equal(grid_fewer_channels(&c), 8);
     c.parallel.nccl.dp_max_ctas = 8;
     assert_int_equal(grid_fewer_channels(&c), 0);
-    c.zero_optimization.stage = 3; /* a group of replicas only where shards have fewer ranks */
+    /* Two data-parallel ranks: with shard groups of one rank they are a group of replicas; with a
+     * shard group of two there are no replicas. */
+    c.zero_optimization.stage = 3;
     c.parallel.shard = 1;
     assert_int_equal(grid_fewer_channels(&c), 8);
     c.parallel.shard = 2;
@@ -132,11 +134,11 @@ typedef struct {
 enum { PP = 8, DP = 16, REPLICATE = 12, TP = 20, KV = 5, TIE = 4 };
 
 static const GridComms grids[] = {
-    {{1, 4, 1, 1}, {4, true, 0}, 0, {{4, DP}}}, /* a dp group of four, which is also the shards' */
+    {{1, 4, 1, 1}, {4, true, 0}, 0, {{4, DP}}}, /* a dp group of four: it is the shard group, too */
     {{1, 4, 1, 1}, {4, true, 2}, 1, {{4, DP}, {2, DP}, {2, REPLICATE}}}, /* two shard groups */
     {{1, 4, 1, 1}, {4, true, 1}, 1, {{4, DP}, {4, REPLICATE}}}, /* shard groups of one rank */
     {{1, 1, 1, 4}, {4, true, 0}, 3, {{4, TP}}},                 /* a tp group of four */
-    {{1, 1, 1, 4}, {2, true, 0}, 3, {{4, TP}, {2, KV}}},        /* and two ranks that share heads */
+    {{1, 1, 1, 4}, {2, true, 0}, 3, {{4, TP}, {2, KV}}},        /* and two ranks share heads */
     {{2, 1, 1, 1}, {4, false, 0}, 1, {{0}}},                    /* two stages */
     {{2, 1, 1, 1}, {4, true, 0}, 1, {{2, TIE}}}, /* two stages that share a tied table */
     {{4, 1, 1, 1}, {4, true, 0}, 0, {{2, TIE}}}, /* first of four stages, shares the tied table */
