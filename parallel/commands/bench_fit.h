@@ -13,10 +13,10 @@ typedef struct {
 } MeasuredProduct;
 
 /* Fits this model of the time of a matrix product: launch + 2 (m + edge) (n + edge) (k + edge) /
- * rate. Returns the rate in FLOP/s, which very large products reach: the one with the least
- * weighted sum of squared relative errors of the products' rates. A product has a smaller weight if
- * the launch is a larger share of its time. Sets *error to the root of the weighted mean of the
- * squared errors. */
+ * rate. Returns the rate in FLOP/s, which is the speed of very large products: the rate with the
+ * least weighted sum of squared relative errors of the products' rates. A product has a smaller
+ * weight if the launch is a larger share of its time. Sets *error to the root of the weighted mean
+ * of the squared errors. */
 double fit_rate(const MeasuredProduct *product, int n, double launch, double edge, double *error);
 /* Returns the edge between 0 and `most` for which fit_rate has the least error. */
 double fit_edge(const MeasuredProduct *product, int n, double launch, double most);

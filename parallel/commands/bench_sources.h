@@ -12,7 +12,7 @@ typedef struct {
     const char *by;   /* "./train bench machine, ...": the program, the date and the device */
     bool known;       /* the preset is that of this GPU */
     bool calls;       /* calls between ranks were measured */
-    bool f64;         /* the device computes in f64 */
+    bool f64;         /* the device can compute in f64 */
     bool given_ranks; /* --ranks was given */
     char text[1024];  /* the newest result of bench_source */
 } BenchSources;

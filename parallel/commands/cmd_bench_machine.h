@@ -32,7 +32,7 @@ typedef struct {
     MeasuredCalls of_ranks; /* valid if `calls` */
     double launch;          /* the measured time of a launch, before hardware_limit */
     Progress progress;
-    bool quiet; /* prints no progress */
+    bool quiet; /* true: no progress is printed */
 } MachineBench;
 
 /* Returns `whole`, scaled down to the size that --size asks for, at least 16. */

@@ -127,7 +127,7 @@ static int longest_name(const Manifest *m, int file)
 
 /* What determines the names of the weights in Hugging Face's files. */
 typedef struct {
-    bool there; /* their libraries have such a model; if not, why_not is set */
+    bool there; /* true: their libraries have such a model; false: why_not is set */
     ArchitectureKind kind;
     char why_not[512];
 } Names;

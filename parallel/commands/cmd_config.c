@@ -1,4 +1,4 @@
-/* cmd_config.c -- `./train config`: the table of its subcommands, and of these `explain` and
+/* cmd_config.c -- `./train config`: the table of its subcommands, and the subcommands `explain` and
  * `defaults`. */
 #include "parallel/commands/cmd_config.h"
 

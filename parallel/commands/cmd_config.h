@@ -10,19 +10,19 @@
 extern const ArgCommand cmd_config_check, cmd_config_show, cmd_config_diff;
 
 typedef struct {
-    const char *config; /* for show */
-    ArgList words;      /* configs or keys, for the other commands */
+    const char *config; /* the config that `config show` prints */
+    ArgList words;      /* configs or keys; used by the other commands */
     ArgList set;
     int64_t world; /* ranks; 0: not given */
     bool verbose;
-    bool schedule, json; /* for show */
-    bool all;            /* for defaults */
+    bool schedule, json; /* options of `config show` */
+    bool all;            /* option of `config defaults` */
 } ConfigArguments;
 
 /* Loads a config file, or the stored config of a run folder, with the --set values in `set`, for
  * the ranks and devices of `context`. World 0 means that the number of ranks is not known; a stored
- * config is then read for that of its run. Returns NULL and sets *code if it has errors. The caller
- * frees the report. */
+ * config is then read for the number of ranks of its run. Returns NULL and sets *code if it has
+ * errors. The caller frees the report. */
 const Config *cmd_config_read(const char *path, ArgList set, const ConfigContext *context,
                               ConfigReport *report, int *code);
 /* Prints the errors and notices, and how many errors there are. */

@@ -19,8 +19,8 @@ typedef struct {
     bool json;
 } Arguments;
 
-/* If `path` is the folder flight of a run, or one of its checkpoints, returns the run folder, which
- * the caller frees; otherwise NULL. */
+/* If `path` is RUN/flight or a checkpoint of RUN, returns the run folder RUN, which the caller
+ * frees; otherwise NULL. */
 static char *run_around(const char *path)
 {
     static const char part[] = "/flight";
@@ -34,8 +34,8 @@ static char *run_around(const char *path)
     return NULL;
 }
 
-/* Prints why there are no flight records: `err` if `path` is a run folder, otherwise that it is
- * none. Returns the exit code. */
+/* Prints why there are no flight records: `err` if `path` is a run folder, otherwise that it is not
+ * one. Returns the exit code. */
 static int refuse(const char *path, const char *err)
 {
     static const char give[] = "give the folder of a run, such as out/demo";

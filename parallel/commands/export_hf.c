@@ -30,8 +30,8 @@ static void put_token(FILE *to, const char *key, const Tokenizer *t, int32_t id)
     fputs(",\n", to);
 }
 
-/* Writes tokenizer.json and tokenizer_config.json. Without the latter, transformers would choose a
- * tokenizer class by the model's type, which changes how text is split. */
+/* Writes tokenizer.json and tokenizer_config.json. Without tokenizer_config.json, transformers
+ * would choose a tokenizer class by the model's type, which changes how text is split. */
 static bool write_tokenizer(const char *folder, const ExportedRun *run, const HfModel *model,
                             char *err, size_t n)
 {

@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* FIRST: no best checkpoint is saved in the first tenth of the run, because there nearly every
+/* FIRST: no best checkpoint is saved in the first 1/FIRST of the run, because there nearly every
  * evaluation is the best so far. EACH: at most this many best checkpoints are saved per
  * save_interval. */
 enum { FIRST = 10, EACH = 4 };

@@ -9,7 +9,7 @@
  * validation data. */
 bool best_is_kept(const Config *config, const DataSet *data);
 /* Returns whether the best checkpoint may differ from the newest and so take additional disk space:
- * there are evaluations before the end of the run. */
+ * it does if the best one is kept and there are evaluations before the end of the run. */
 bool best_takes_disk(const Config *config, const DataSet *data);
 /* Returns the largest number of checkpoints that a run with evaluations before its end saves only
  * because they are the best so far: at most one for each evaluation at a step that

@@ -359,8 +359,8 @@ int run_finish(Run *run)
      * it. */
     if (run->records.last_known) check_loss(run, "its loss", run->records.last.loss);
     check_updates(run);
-    /* A run that ends early has just evaluated this step. But if this attempt resumed at this step,
-     * it does not have the figures of eval.sets. */
+    /* A run that eval.patience ends has just evaluated this step, which is not repeated. But if
+     * this attempt resumed at this step, it does not have the figures of eval.sets. */
     bool evaluated = best_has_stalled(run) && run->records.eval.step == run->trainer.steps &&
                      (run->trainer.n_sets == 0 || run->records.sets != NULL);
     if (!evaluated && !run_evaluate(run, true)) return run_leave(run);

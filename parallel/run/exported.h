@@ -13,7 +13,7 @@ typedef struct {
     Checkpoint *checkpoint;
     WeightSource *source; /* its weights: exactly the tensors of the config's model */
     Tokenizer *tokenizer; /* the copy in the run folder; NULL if it has none */
-    bool masters;         /* the source has master copies of 16-bit weights */
+    bool masters;         /* true: the source presents master copies of 16-bit weights */
     char chosen[64];      /* which checkpoint: "best: step 25, val 5.0624", "newest: step 40" */
 } ExportedRun;
 

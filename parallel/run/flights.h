@@ -1,4 +1,5 @@
-/* flights.h -- lets the ranks of a run write their flight records to RUN/flight/ (dump.h). */
+/* flights.h -- lets the ranks of a run write their flight records (what each rank has done last;
+ * model/core/flight.h) to RUN/flight/ (dump.h). */
 #ifndef PARALLEL_RUN_FLIGHTS_H
 #define PARALLEL_RUN_FLIGHTS_H
 

@@ -63,8 +63,8 @@ static bool read_result(RunFolder *run)
 }
 
 /* Returns whether a run with this result has reached the goal of the config. A result with fewer
- * steps was written before train_steps was raised, or by a run that eval.patience ended; the latter
- * is finished unless eval.patience is larger now. */
+ * steps was written before train_steps was raised, or by a run that eval.patience ended. In the
+ * second case the run is finished unless eval.patience is now larger, or is 0. */
 static bool is_finished(const RunResult *r, const Config *config)
 {
     int64_t patience = config->eval.patience;
@@ -121,8 +121,9 @@ static char *folder_name(const char *name)
     return path;
 }
 
-/* If this config is the run in `path` with more steps, prints how to make that run longer: without
- * this hint a user may not expect that a new run begins. */
+/* If this config has more steps than the run in `path`, and no other difference that changes the
+ * training, prints how to make that run longer: without this hint a user may not expect that a new
+ * run begins. */
 static void suggest_longer(const char *path, const Config *stored, const Config *config)
 {
     if (!identity_is_longer(stored, config)) return;
@@ -151,8 +152,8 @@ static char *choose_folder(const Config *config, bool never_resume, bool aloud, 
             const Config *stored = run_folder_config(path, sentence, sizeof sentence);
             fits = stored != NULL && identity_may_resume(path, stored, config, false, false,
                                                          sentence, sizeof sentence);
-            /* A config that is damaged or of another version belongs to another run. One that this
-             * user is not permitted to read may be the run to resume. */
+            /* A config that is damaged or of another version is taken for another run's. If this
+             * user is not permitted to read the config, this may be the run to resume. */
             readable = stored != NULL || error_exit_code(sentence, EXIT_CONFIG) != EXIT_PERMISSION;
             if (aloud && stored == NULL && readable)
                 log_notice("%s is passed over: %s", path, sentence);

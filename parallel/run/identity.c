@@ -51,9 +51,9 @@ static bool depends_on(const char *derived, const char *key, bool given)
 }
 
 /* Returns whether the i-th difference is only a consequence of another key that differs, and so
- * need not be reported. The other key is reported instead or, if it is derived, too, the key that
- * it follows from. As `across` has no cycles, some key is always reported. If the difference has a
- * more serious effect than the other key, returns false. */
+ * need not be reported. That other key is reported instead or, if it is itself only a consequence,
+ * the key that it follows from. As `across` has no cycles, some key is always reported. If the
+ * difference has a more serious effect than the other key, returns false. */
 static bool follows(const Changes *c, int i)
 {
     const ConfigDifference *d = &c->d[i];

@@ -12,7 +12,7 @@
  * caller closes it. Returns false and sets err if the checkpoints cannot be listed. */
 bool identity_newest_checkpoint(const char *run, Checkpoint **out, char *err, size_t n);
 
-/* Returns true if the run in `folder`, which was started with `stored`, may continue with `config`.
+/* Returns true if the run in `folder`, whose stored config is `stored`, may continue with `config`.
  * Otherwise returns false and lists all refused differences in err: those that change the run
  * (unless `allow`) and those that make its weights unusable. Differences of derived values are not
  * listed, only those of the keys that cause them. `aloud`: the user has named this folder. Then the

@@ -40,7 +40,7 @@ static void settle_ranks(RunArguments *a, const Config *config)
         fail(EXIT_CONFIG, "%s: _world: %lld ranks are more than %d; give --ranks", a->config,
              (long long)config->world, LAUNCH_MAX_RANKS);
     if (!given) a->ranks = a->run != NULL && config->world > 0 ? config->world : 1;
-    /* 0: no number of ranks is given, so a SLURM job must have no idle tasks. */
+    /* 0: no number of ranks is given. Then no task of a SLURM job may be idle. */
     started_by_require(given || a->ranks > 1 ? a->ranks : 0);
 }
 

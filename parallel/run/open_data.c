@@ -77,8 +77,9 @@ static const Config *continued_by_rank_0(const Run *run, const RunRequest *reque
 /* ---- opening --------------------------------------------------------------------------------- */
 
 /* Adds the values to the config that depend on the device; a continued run keeps those of its
- * stored config. This is done before ranks plan their memory. If another program changes the
- * folders meanwhile, a difference is found when the folder is locked. */
+ * stored config. This is done before the ranks plan their memory, and so before the run's folder is
+ * locked. If another program changes the folders in between, a difference is found when the folder
+ * is locked. */
 static void settle_by_device(Run *run)
 {
     char err[2048];

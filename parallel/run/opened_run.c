@@ -85,8 +85,9 @@ static void open_own_data(OpenedRun *r, const char *run, Comm *world)
              r->data.tokenizer_path, run);
 }
 
-/* If the config names the attention kernels for Hopper and a device does not have them, takes the
- * portable ones. But if a --set asked for those for Hopper, ends the program (EXIT_CONFIG). */
+/* If the config asks for the attention kernels for Hopper (cuda.attention) and a device does not
+ * have them, uses the portable kernels. But if a --set of this command asks for those for Hopper,
+ * ends the program (EXIT_CONFIG). */
 static void settle_attention(OpenedRun *r, Comm *world)
 {
     char err[2048];

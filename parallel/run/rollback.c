@@ -39,8 +39,8 @@ void run_begin_here(Run *run)
 
 /* ---- going back ------------------------------------------------------------------------------ */
 
-/* Opens the checkpoint to go back to, before the first of the steps that were skipped in a row.
- * Ends the run if there is none. */
+/* Opens the checkpoint to go back to: one from before the event or, if the event ends a series of
+ * skipped updates, from before the first of them. Ends the run if there is none. */
 static Checkpoint *find_checkpoint(Run *run)
 {
     char err[2048];
@@ -90,9 +90,9 @@ static void tell(Run *run, const Checkpoint *c)
 
 /* Resets the files and the figures of the run to the step of the checkpoint.
  *
- * The metrics go back last. If the run is killed before, the next start resumes from the newest
- * checkpoint that is left, and the metrics still have all steps up to it. For the same reason a run
- * that cannot remove a later checkpoint ends. */
+ * The metrics go back last: if the run is killed before that, the next start resumes from the
+ * newest checkpoint that is left, and the metrics still have all steps up to it. For the same
+ * reason the run ends, without changing the metrics, if it cannot remove a later checkpoint. */
 static void forget_later(Run *run, const Checkpoint *c)
 {
     char err[2048];

@@ -1,10 +1,15 @@
 /* rollback.h -- lets a run go back to a checkpoint and continue from there with later data
- * (health.policy "rollback"); also what a run does after it has loaded any checkpoint.
+ * (health.policy "rollback"). Also does what a run needs after it has loaded any checkpoint.
  *
- * A rollback depends on the training alone: on the step whose record causes it, and on the newest
- * checkpoint before that step among those that were saved because of checkpoint.save_interval. That
- * checkpoint is not changed. So a run that is killed at any time afterwards resumes from it, or
- * from a checkpoint saved after the rollback, and makes the same steps again. */
+ * Only the training determines which step causes a rollback. The run goes back to the newest
+ * checkpoint before that step; if the step ends a series of skipped updates, to the newest one
+ * before the series. Checkpoints at multiples of checkpoint.save_interval are preferred to all
+ * others, because the others may have been saved at any step, such as at a stop. So, if there is a
+ * checkpoint at such a multiple, stops do not change where the run goes back to.
+ *
+ * A rollback does not change the checkpoint to which it goes back. So a run that is killed at any
+ * time afterwards resumes from it, or from a checkpoint saved after the rollback, and makes the
+ * same steps again. */
 #ifndef PARALLEL_RUN_ROLLBACK_H
 #define PARALLEL_RUN_ROLLBACK_H
 

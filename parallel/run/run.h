@@ -39,7 +39,8 @@ typedef struct {
     StepRecord last;  /* of the newest step */
     bool last_known;  /* `last` has the loss; false: only totals, read from a checkpoint */
     StepRecord event; /* the first record that ends the run or makes it go back; step 0: none */
-    bool goes_back;   /* all ranks know the event, and the run goes back to a checkpoint */
+    /* true: the run goes back to a checkpoint because of `event`; all ranks know it */
+    bool goes_back;
     bool spiking;     /* the loss of the newest step was a spike */
     EvalRecord eval;  /* of the newest evaluation */
     EvalRecord *sets; /* (trainer.n_sets) of the sets of eval.sets at that step; NULL: unknown */
@@ -63,13 +64,13 @@ typedef struct {
 
 /* The newest checkpoint of the run, and the outcome of its saves. */
 typedef struct {
-    int64_t first_step; /* the step at which this attempt began */
-    double begun;       /* seconds_now() at that time */
-    double seconds;     /* that this attempt's longest save took, with its commit; 0: no save yet */
-    int64_t saved_step; /* of the newest checkpoint, which is committed; -1: there is none */
-    ExitCode error;     /* why the last save failed; EXIT_OK: it succeeded */
+    int64_t first_step;  /* the step at which this attempt began */
+    double begun;        /* seconds_now() at that time */
+    double seconds;      /* of this attempt's longest save, with its commit; 0: no save yet */
+    int64_t saved_step;  /* of the newest checkpoint, which is committed; -1: there is none */
+    ExitCode error;      /* why the last save failed; EXIT_OK: it succeeded */
     int64_t warned_step; /* the newest step whose failed save was reported; 0: none */
-    bool last_try;       /* the next save is the run's last one */
+    bool last_try;       /* true: the process ends after the next save */
     bool keeping_warned; /* the warning that no older checkpoint is removed has been printed */
     SavedHealth health;  /* of the step of the newest save that was begun */
     /* Comparisons of replicas. compared: the one before the newest save that was begun. between:
@@ -89,11 +90,14 @@ typedef struct {
     /* The folder of a checkpoint or, if `hf`, of a Hugging Face model; NULL: the weights are
      * initialised from the seed. */
     char *path;
-    bool hf, own;    /* own: the run's own checkpoint of step 0, which an import wrote */
+    /* own: true if `path` is the run's own checkpoint of step 0, which an import wrote */
+    bool hf, own;
     char kind[24];   /* "checkpoint", "best checkpoint", "newest checkpoint", ... */
     int64_t step;    /* of the checkpoint */
     double val_loss; /* its validation loss in nats a token; NaN: not known */
-    /* Token ids mean the same in the weights and in the run's data, or the user says so. */
+    /* true: a token id counts as meaning the same in the weights and in the run's data: their
+     * tokenizers are equal, the weights are the run's own, or checkpoint.init_from_tokenizer is
+     * "any". */
     bool same_ids;
 } RunInit;
 
@@ -140,9 +144,9 @@ typedef struct {
     ExitCode no_data; /* why a dry run uses random tokens; EXIT_OK: it does not */
 
     Comm *world; /* of all ranks; NULL before they start */
-    /* This is rank 0, which holds the folder's lock, writes all files except the other ranks' parts
-     * of checkpoints, handles signals and prints. On other ranks only path, state and attempt of
-     * `folder` are set. */
+    /* true: this is rank 0, which holds the folder's lock, writes all files except the other ranks'
+     * parts of checkpoints, handles signals and prints. On other ranks only path, state and attempt
+     * of `folder` are set. */
     bool lead;
     MemoryPlan plan;
     RunFolder folder;
@@ -215,7 +219,8 @@ void run_check_console(Run *run);
  * code of the failed save. */
 int run_leave(Run *run);
 /* Ends the run after its last step: saves, evaluates, samples, writes the result and returns the
- * exit code. If a stop is requested meanwhile, ends by run_leave and returns its code. */
+ * exit code. If a stop is requested meanwhile, calls run_leave instead of finishing, and returns
+ * its exit code. */
 int run_finish(Run *run);
 
 #endif

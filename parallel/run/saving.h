@@ -13,8 +13,9 @@ int64_t run_saving_step(const Run *run);
 /* Waits until the pending save has ended, and reports it. All ranks call it, also before they end
  * together. */
 void run_await_save(Run *run);
-/* Advances the pending save, if there is one, and reports it if it has ended. `meet`: all ranks
- * call it together. Otherwise it does not communicate, so the save cannot end. */
+/* Advances the pending save, if there is one, and reports it if it has ended. `meet`: true if all
+ * ranks call it together. If false, it does not communicate, so the save cannot end in this call.
+ */
 void run_advance_save(Run *run, bool meet);
 /* If the run saves only at its end, writes a checkpoint and removes it again, as a test: if only
  * the save at the end failed, all steps would be lost. Ends the program if the test fails. All

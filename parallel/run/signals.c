@@ -27,7 +27,7 @@
 typedef struct {
     atomic_int asked; /* the first signal that requested a stop; 0: none arrived */
     atomic_int place; /* index of the complete texts */
-    bool silent;      /* another rank replies */
+    bool silent;      /* true: this rank prints no replies, because rank 0 does */
     bool terminal;    /* stderr is a terminal: a live line must be erased before a reply */
     int columns;      /* columns at which the replies are wrapped */
     char doing[2][64], lost[2][160];
@@ -125,8 +125,9 @@ void run_watch_signals(const Run *run)
 }
 
 /* Formats the reply to a second signal, which states what is lost: "quit at once; steps 11 to 12
- * are not saved: the newest checkpoint is of step 10". If every finished step is saved, it names
- * the current step (if `step`) or other work as lost. */
+ * are not saved: the newest checkpoint is of step 10". If every finished step is saved, only
+ * unfinished work is lost: the reply names the current step if `step` is true, and otherwise says
+ * "the work under way". */
 static void format_lost(char *out, size_t n, const Run *run, bool step)
 {
     bool any = run->saving.saved_step >= 0;

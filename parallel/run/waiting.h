@@ -7,8 +7,9 @@
 typedef struct Waiting Waiting;
 
 /* Prints "waiting for WHAT" on stderr, with the rank of the calling thread, unless waiting_end is
- * called within ten seconds. Ranks other than 0 otherwise print only errors, so only one rank of a
- * machine should call this. */
+ * called within ten seconds. Only one rank of a machine should call this, so that the machine's
+ * console shows one message. For ranks other than 0 this is an exception: they print nothing else
+ * but errors. */
 Waiting *waiting_begin(const char *what);
 void waiting_end(Waiting *waiting);
 /* For tests: sets the delay, in seconds, instead of ten. */

@@ -102,7 +102,8 @@ static void read_row(Session *s, int unit, int p, const Reading *reading)
     free(piece.data);
 }
 
-/* Reads all weights of this stage in the same way as the model does. */
+/* Reads all weights of this stage. As in the model, each unit is acquired before its weights are
+ * read, and then released. */
 static void read_weights(Session *s, const Reading *reading)
 {
     const ParamTable *table = &s->table;

@@ -14,7 +14,8 @@ typedef struct {
     bool applied;
     int64_t n;
     double *gradient; /* gradient of the loss, before clipping */
-    double *weight;   /* weights after the update, on the data-parallel ranks with dp 0 */
+    /* weights after the update, as the ranks with data-parallel index 0 have them */
+    double *weight;
 } Capture;
 
 /* Allocates a capture for a model with this table. */

@@ -48,11 +48,11 @@ static void add_wire(CompareWire *to, CompareWire more)
     to->absolute += more.absolute;
 }
 
-/* sums: how many separate sums over the data-parallel ranks a gradient consists of. With ZeRO
- * stages 2 and 3, it is one per micro-batch. If each tensor-parallel rank has only a part of a
- * gradient (`partial`), the parts are summed over the data-parallel ranks first, and then over the
- * tensor-parallel ranks. The gradients of a tied table are also summed over the first and the last
- * stage. */
+/* sums: of how many separate sums over the data-parallel ranks a gradient consists: with ZeRO
+ * stages 2 and 3 of one per micro-batch, otherwise of a single one. If each tensor-parallel rank
+ * has only a part of a gradient (`partial`), the parts are summed over the data-parallel ranks
+ * first, and then over the tensor-parallel ranks. The gradients of a tied table are also summed
+ * over the first and the last stage. */
 CompareWire compare_grid(const Config *c, bool each)
 {
     int64_t dp = c->parallel.data, tp = c->parallel.tensor;

@@ -59,8 +59,9 @@ static int64_t round_to(int64_t value, int64_t unit)
     return value < unit ? unit : value / unit * unit;
 }
 
-/* Adds the settings of a small model of the config's kind: as many blocks as there are layer
- * ranges, and sizes that tensor-parallel ranks can divide. */
+/* Adds the settings of a small model of the config's kind: two blocks, or one per layer range of
+ * the pipeline if there are more than two ranges, and sizes that tensor-parallel ranks can divide.
+ */
 static void set_small_model(Settings *s, const Config *c)
 {
     int64_t tp = c->parallel.tensor, runs = c->parallel.pipeline * c->parallel.pipeline_chunks;

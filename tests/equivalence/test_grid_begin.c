@@ -28,8 +28,9 @@ static const GridWorld worlds[] = {
     {2, 2, 2, false, 2, 3, 3, 2, 0, 0}, {3, 2, 1, false, 1, 2, 1, 1, 0, 0},
 };
 
-/* One run: begins with the weights of the newest checkpoint in `from`, or with those of its seed,
- * and saves in `save`, before its steps or after them. */
+/* One run. It begins with the weights of the newest checkpoint in `from`, and saves in `save`
+ * before its first step. If `from` is NULL, it begins with the weights of its seed, and saves in
+ * `save` after its last step. */
 typedef struct {
     const char *from, *save;
     double loss[STEPS];

@@ -35,7 +35,7 @@ static bool is_legal(const GridCase *c)
     return memcmp(&legal, c, sizeof legal) == 0;
 }
 
-/* What the cases of a pair must have in addition. */
+/* Further conditions on both cases of a pair, and how far their norms may differ. */
 typedef struct {
     int first;     /* number of the first case within the test, by which turns are chosen */
     int micros;    /* number of micro-batches; 0: any */
@@ -45,9 +45,9 @@ typedef struct {
     double norm; /* allowed relative difference of the norms; if not 0, gradients are not clipped */
 } Wanted;
 
-/* Draws cases of several ranks. Compares each case with `choice` set to values[0] with the same
- * case with `choice` set to one of the other values; draws again unless both are legal. Omitted
- * cases are drawn, too, so that the others do not depend on TEST_EVERY. */
+/* Draws cases of several ranks. For each it compares two cases: one with `choice` set to values[0],
+ * and one with `choice` set to one of the other values. Draws again unless both are legal and as
+ * `wanted`. Omitted cases are drawn, too, so that the others do not depend on TEST_EVERY. */
 static void each_beside(GridChoice choice, const int *values, int n_values, Wanted wanted)
 {
     int64_t drawn = 0, every = turns_every(12), first = turns_first(every);
@@ -98,7 +98,7 @@ static void test_bug_36_all_zero_stages_have_the_same_bits_with_one_micro_batch(
 /* Tests bf16 without and with master weights; few drawn cases have master weights. The random
  * numbers of stochastic rounding depend on the element of the parameter, not on where its shard and
  * its states are. */
-static void test_bf16_moments_have_the_same_bits_at_all_stages(void **state)
+static void test_bf16_moments_have_the_same_bits_at_all_zero_stages(void **state)
 {
     (void)state;
     for (int dtype = 5; dtype <= 6; dtype++) {
@@ -132,7 +132,7 @@ static void test_zero_stages_have_the_same_bits_in_shard_groups(void **state)
 
 /* A group of one rank has nothing to divide, so at any ZeRO stage it trains like stage 1 in a group
  * of all ranks. */
-static void test_shard_groups_of_one_rank_have_the_same_bits_as_stage_1(void **state)
+static void test_shard_groups_of_one_rank_have_the_same_bits_as_zero_stage_1(void **state)
 {
     (void)state;
     GridCase a = {.of = {[GRID_DATA] = 1, [GRID_STAGE] = 1, [GRID_MICROS] = 2, [GRID_CLIP] = 1}};
@@ -145,8 +145,8 @@ static void test_shard_groups_of_one_rank_have_the_same_bits_as_stage_1(void **s
 }
 
 /* Holds if the layer ranges are the same: within each range the backward passes of the
- * micro-batches have the same order in both schedules. (Interleaved chunks are other ranges: see
- * below.) */
+ * micro-batches have the same order in both schedules. (With interleaved chunks the ranges are
+ * different: see the next test.) */
 static void test_gpipe_and_1f1b_have_the_same_bits(void **state)
 {
     (void)state;
@@ -154,8 +154,8 @@ static void test_gpipe_and_1f1b_have_the_same_bits(void **state)
 }
 
 /* The gradient of a weight is a sum over micro-batches in their order, on whichever stage its layer
- * is. Only the norm differs: each stage adds the squares of its layers, and these are other layers.
- */
+ * is. Only the norm differs: each stage adds the squares of its layers, and with interleaved chunks
+ * a stage has other layers. */
 static void test_interleaved_chunks_change_only_the_bits_of_the_gradient_norm(void **state)
 {
     (void)state;
@@ -195,10 +195,10 @@ int main(void)
         cmocka_unit_test(test_bug_53_recompute_has_the_same_bits),
         cmocka_unit_test(test_bug_36_zero_stages_0_and_1_have_the_same_bits),
         cmocka_unit_test(test_bug_36_all_zero_stages_have_the_same_bits_with_one_micro_batch),
-        cmocka_unit_test(test_bf16_moments_have_the_same_bits_at_all_stages),
+        cmocka_unit_test(test_bf16_moments_have_the_same_bits_at_all_zero_stages),
         cmocka_unit_test(test_zero_stages_2_and_3_have_the_same_bits),
         cmocka_unit_test(test_zero_stages_have_the_same_bits_in_shard_groups),
-        cmocka_unit_test(test_shard_groups_of_one_rank_have_the_same_bits_as_stage_1),
+        cmocka_unit_test(test_shard_groups_of_one_rank_have_the_same_bits_as_zero_stage_1),
         cmocka_unit_test(test_gpipe_and_1f1b_have_the_same_bits),
         cmocka_unit_test(test_interleaved_chunks_change_only_the_bits_of_the_gradient_norm),
         cmocka_unit_test(test_bug_39_the_config_keys_of_ZeRO_change_no_bit),

@@ -39,8 +39,8 @@ static const GridWorld worlds[] = {
 enum { WORLDS = sizeof worlds / sizeof *worlds };
 
 /* One run: resumes from the newest checkpoint in `load`, or starts; runs steps up to BEFORE, saves
- * in `save`, and runs AFTER more steps if asked to. An asynchronous save ends after one more step
- * at least. */
+ * in `save`, and runs AFTER more steps if asked to. After an asynchronous save has begun, the run
+ * makes at least one more step before it waits for the save. */
 typedef struct {
     const char *load, *save;
     bool goes_on, async;

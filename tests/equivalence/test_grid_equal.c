@@ -296,7 +296,8 @@ static void test_bug_1_3_9_13_14_15_16_36_38_45_46_a_grid_trains_like_one_rank(v
 
 /* Trains each model with partial biases or scaled rotations on two data-parallel ranks at ZeRO
  * stage 3, on tensor-parallel ranks without and with sequence parallelism, and on two pipeline
- * stages. With TEST_SAMPLE it runs a fifth of these cases, by turns. */
+ * stages. With TEST_SAMPLE it runs a fifth of these cases; which fifth depends on the commit
+ * (turns.h). */
 static void test_partial_biases_and_scaled_rotations_train_like_one_rank(void **state)
 {
     (void)state;
@@ -340,7 +341,7 @@ static void test_random_grids_train_like_one_rank_until_the_time_is_up(void **st
 }
 
 /* Runs one case given by its numbers, which are printed when a case fails. */
-static void test_the_grid_case_of_the_environment_trains_like_one_rank(void **state)
+static void test_the_case_in_the_variable_GRID_CASE_trains_like_one_rank(void **state)
 {
     (void)state;
     static Seen seen;
@@ -359,7 +360,7 @@ int main(void)
     const struct CMUnitTest timed[] = {
         cmocka_unit_test(test_random_grids_train_like_one_rank_until_the_time_is_up)};
     const struct CMUnitTest one[] = {
-        cmocka_unit_test(test_the_grid_case_of_the_environment_trains_like_one_rank)};
+        cmocka_unit_test(test_the_case_in_the_variable_GRID_CASE_trains_like_one_rank)};
     int failed = getenv("GRID_CASE")      ? cmocka_run_group_tests(one, NULL, NULL)
                  : getenv("GRID_SECONDS") ? cmocka_run_group_tests(timed, NULL, NULL)
                                           : cmocka_run_group_tests(fixed, NULL, NULL);

@@ -112,7 +112,8 @@ static const Planting plantings[] = {
     {FAULT_OTHER_SHARE,
      {ON(DATA(4), ZERO(3), HALVES), ON(DATA(4), ZERO(2), HALVES, TENSOR(2), MICROS(2))},
      2},
-    /* Not at stage 3, where weights are gathered only for their next use. */
+    /* FAULT_STALE is not injected at ZeRO stage 3, where weights are gathered only for their next
+     * use. */
     {FAULT_STALE,
      {ON(DATA(4), ZERO(1), HALVES), ON(DATA(4), ZERO(2), HALVES, MICROS(2), MODEL(1))},
      2},
@@ -144,8 +145,8 @@ static const Planting plantings[] = {
      {ON(TENSOR(2)), ON(TENSOR(3), SEQUENCE, MODEL(10)),
       ON(DATA(2), TENSOR(4), MODEL(11), ZERO(3))},
      3},
-    /* With several stages: a gradient that was received from another stage has not gone through the
-     * backward pass of a norm layer, which would have summed its columns. */
+    /* Injected only with several stages: there, a gradient that was received from another stage has
+     * not gone through the backward pass of a norm layer, which would have summed its columns. */
     {FAULT_ALL_COLUMNS,
      {ON(TENSOR(2), SEQUENCE, STAGES(2)), ON(TENSOR(3), SEQUENCE, STAGES(2), MODEL(10), MICROS(2)),
       ON(TENSOR(2), SEQUENCE, STAGES(2), INTERLEAVED, BLOCKS(4), DTYPE(2))},

@@ -168,7 +168,7 @@ static void test_bug_32_every_layer_is_on_exactly_one_stage(void **state)
                 if (many.holds[r][p] != belongs(many.name[p], r, stages, first[i % 3], tied))
                     fail_msg("%s %s on stage %d of %d", many.name[p],
                              many.holds[r][p] ? "is" : "is not", r, stages);
-        /* Also split by cost. */
+        /* Also without the given split: then the layers are split by their cost. */
         train(&many, *state, stages, 2, (const char *const[]){tie, pipeline, NULL});
         check_equal(&many, &one, pipeline);
     }

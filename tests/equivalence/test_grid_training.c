@@ -27,7 +27,7 @@ static int stride(int sample)
     return getenv("TEST_SAMPLE") ? sample : 1;
 }
 
-/* What the ranks run, with the config and the data of all, and the results. */
+/* What the ranks run, the config and the data that they share, and their results. */
 typedef struct Together Together;
 struct Together {
     Training shared;
@@ -178,7 +178,8 @@ static void test_samples_equal_those_of_a_single_rank(void **state)
 
 /* ---- stops ----------------------------------------------------------------------------------- */
 
-/* On one rank: a stop is requested before the third micro-batch, and after the third token. */
+/* The feed's callback on one rank: requests a stop before the third micro-batch of an evaluation,
+ * and after the third token of a sample. */
 static bool stop_early(void *context, const Work *work)
 {
     (void)context;
@@ -353,7 +354,7 @@ static void look_at_clock(Trainer *t, Together *w)
  * up the step. The collectives of tensor-parallel layers are listed separately, the others once per
  * step. With several stages the exchange between stages and the bubble are listed, too: some stage
  * must wait, because all stages work on a single micro-batch. */
-static void test_the_phases_of_the_breakdown_add_up_to_the_step(void **state)
+static void test_the_phases_of_the_time_breakdown_add_up_to_the_step(void **state)
 {
     static const struct {
         int ranks;
@@ -385,7 +386,7 @@ int main(void)
         cmocka_unit_test(test_bug_50_a_stop_request_on_one_rank_stops_all_at_the_same_point),
         cmocka_unit_test(test_bug_26_50_evaluations_do_not_change_the_training),
         cmocka_unit_test(test_bug_9_an_overflow_on_one_rank_is_skipped_by_all),
-        cmocka_unit_test(test_the_phases_of_the_breakdown_add_up_to_the_step),
+        cmocka_unit_test(test_the_phases_of_the_time_breakdown_add_up_to_the_step),
     };
     return cmocka_run_group_tests(tests, trainer_folder_setup, trainer_folder_teardown);
 }

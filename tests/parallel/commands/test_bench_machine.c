@@ -1,5 +1,5 @@
-/* test_bench_machine.c -- tests that the fits of `./train bench machine` find the figures with
- * which times were made, and that its output is a machine file. */
+/* test_bench_machine.c -- tests that the fits of `./train bench machine` find the figures from
+ * which made-up times were computed, and that its output is a machine file. */
 #include "parallel/commands/bench_fit.h"
 #include "parallel/commands/bench_sources.h"
 #include "parallel/commands/cmd_bench.h"
@@ -152,7 +152,8 @@ static void the_bandwidth_is_recovered_from_made_up_times_of_large_calls(void **
             }
 }
 
-/* The rate of large products is the same either way; a known GPU keeps its peak. */
+/* Whether or not the peak is known from a data sheet, peak * product.most, the rate of large
+ * products, becomes the measured rate. A known peak is not changed. */
 static void a_peak_from_a_data_sheet_is_kept(void **state)
 {
     (void)state;

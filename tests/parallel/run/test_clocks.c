@@ -104,7 +104,7 @@ static void slow_down_loaders(void)
 
 /* The wait for two micro-batches is reported as data and in no other phase, so the remaining time
  * ("other") is not negative. */
-static void test_the_breakdown_counts_the_wait_for_data_only_once(void **state)
+static void test_the_time_breakdown_counts_the_wait_for_data_only_once(void **state)
 {
     (void)state;
     for (int ranks = 1; ranks <= 2; ranks++) {
@@ -125,7 +125,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_dry_run_finishes_if_the_ranks_measure_different_times),
         cmocka_unit_test(test_a_run_is_unchanged_if_records_arrive_late_on_one_rank),
-        cmocka_unit_test(test_the_breakdown_counts_the_wait_for_data_only_once),
+        cmocka_unit_test(test_the_time_breakdown_counts_the_wait_for_data_only_once),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);
 }

@@ -150,7 +150,7 @@ static void test_a_lock_counts_as_held_if_its_file_cannot_be_examined(void **unu
     }
 }
 
-static void test_a_lock_that_is_a_link_a_pipe_or_a_folder_is_refused(void **unused)
+static void test_a_lock_file_that_is_a_link_a_pipe_or_a_folder_is_refused(void **unused)
 {
     (void)unused;
     char err[512];
@@ -183,7 +183,7 @@ int main(void)
         cmocka_unit_test(test_a_second_process_is_refused_after_the_lock_file_was_removed),
         cmocka_unit_test(test_folder_lock_hold_fails_after_another_process_took_the_folder),
         cmocka_unit_test(test_a_lock_counts_as_held_if_its_file_cannot_be_examined),
-        cmocka_unit_test(test_a_lock_that_is_a_link_a_pipe_or_a_folder_is_refused),
+        cmocka_unit_test(test_a_lock_file_that_is_a_link_a_pipe_or_a_folder_is_refused),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

@@ -1,5 +1,5 @@
 /* test_imported.c -- tests the run folder that is made of weights from elsewhere: its checkpoint
- * has exactly the source's numbers, also if a tensor is read in several parts (windows) that end in
+ * has exactly the source's numbers, even if a tensor is read in several parts (windows) that end in
  * the middle of a row; and a source that fails, or a process that is killed while it reads, leaves
  * no folder of that name. */
 #include "model/core/check.h"

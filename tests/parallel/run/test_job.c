@@ -65,7 +65,7 @@ static void test_the_job_text_has_only_values_that_SLURM_can_have_set(void **sta
     }
 }
 
-static void test_only_a_future_end_of_the_job_is_used(void **state)
+static void test_an_end_of_the_job_in_the_past_counts_as_unknown(void **state)
 {
     static const struct {
         double left; /* seconds from now to the end that the variable states */
@@ -85,7 +85,7 @@ static void test_only_a_future_end_of_the_job_is_used(void **state)
     }
 }
 
-static void test_a_job_of_unknown_end_sets_no_time_limit(void **state)
+static void test_a_job_with_an_unknown_end_sets_no_time_limit(void **state)
 {
     static const char *const values[] = {NULL,         "",           "0",
                                          "4294967294", "4294967295", "18446744073709551"};
@@ -100,7 +100,7 @@ static void test_a_job_of_unknown_end_sets_no_time_limit(void **state)
     }
 }
 
-static void test_an_end_that_is_not_a_time_is_refused(void **state)
+static void test_a_job_end_that_is_not_a_time_is_refused(void **state)
 {
     static const char *const values[] = {"tomorrow", "1800000600.5", "-1",
                                          "1e9",      " 5",           "9999999999999999999"};
@@ -163,9 +163,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_job_text_has_only_values_that_SLURM_can_have_set),
-        cmocka_unit_test(test_only_a_future_end_of_the_job_is_used),
-        cmocka_unit_test(test_a_job_of_unknown_end_sets_no_time_limit),
-        cmocka_unit_test(test_an_end_that_is_not_a_time_is_refused),
+        cmocka_unit_test(test_an_end_of_the_job_in_the_past_counts_as_unknown),
+        cmocka_unit_test(test_a_job_with_an_unknown_end_sets_no_time_limit),
+        cmocka_unit_test(test_a_job_end_that_is_not_a_time_is_refused),
         cmocka_unit_test(test_the_slack_is_a_tenth_of_the_job_but_at_most_a_minute),
         cmocka_unit_test(test_a_run_leaves_time_for_a_step_and_a_save_before_its_job_ends),
         cmocka_unit_test(test_the_remaining_time_of_a_job_is_in_seconds_or_minutes),

@@ -218,7 +218,7 @@ static void test_the_shared_folder_check_removes_its_file_if_another_rank_fails(
     assert_false(token_is_left());
 }
 
-static void test_a_run_folder_that_cannot_be_made_ends_the_start_with_code_73(void **state)
+static void test_a_run_whose_folder_cannot_be_created_exits_with_code_73(void **state)
 {
     static const Opening out = {"ab", "..", "00", "text.txt", "/proc/none/run", false};
     (void)state;
@@ -264,7 +264,7 @@ int main(void)
         cmocka_unit_test(test_ranks_wait_for_the_text_without_deadline_and_print_that_they_wait),
         cmocka_unit_test(test_the_error_names_a_machine_that_does_not_see_the_run_folder),
         cmocka_unit_test(test_the_shared_folder_check_removes_its_file_if_another_rank_fails),
-        cmocka_unit_test(test_a_run_folder_that_cannot_be_made_ends_the_start_with_code_73),
+        cmocka_unit_test(test_a_run_whose_folder_cannot_be_created_exits_with_code_73),
         cmocka_unit_test(test_the_error_names_a_machine_with_other_data),
     };
     return cmocka_run_group_tests(tests, setup, leave_scratch);

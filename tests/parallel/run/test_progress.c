@@ -338,7 +338,8 @@ static void page_lock(void)
     exit(0);
 }
 
-/* Page-locking may take minutes. It goes on unit by unit, and the line says how far it has come. */
+/* Page-locking may take minutes. It is done unit by unit (a unit is the parameters of one layer),
+ * and the line says how much is done. */
 static void test_page_locking_prints_its_progress(void **state)
 {
 #define LINE "  page-locking host memory for optimizer states, "

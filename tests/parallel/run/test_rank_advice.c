@@ -78,7 +78,7 @@ static void check(int cores, const char *ranks, const char *part, bool wanted,
 /* If there are more ranks than cores, the start says that they take turns. It does not say so if
  * only the threads (cpu.threads) are more than the cores. It also counts ranks that are not
  * data-parallel. */
-static void test_the_start_compares_ranks_and_not_threads_with_cores(void **state)
+static void test_a_starting_run_compares_ranks_and_not_threads_with_cores(void **state)
 {
     (void)state;
     check(1, "2", "2 ranks on 1 core take turns", true, SETS("cpu.threads=1"));
@@ -154,7 +154,7 @@ static void test_a_refused_plan_advises_fewer_ranks_only_if_they_share_a_GPU(voi
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_start_compares_ranks_and_not_threads_with_cores),
+        cmocka_unit_test(test_a_starting_run_compares_ranks_and_not_threads_with_cores),
         cmocka_unit_test(test_cores_are_divided_among_all_ranks_of_every_axis),
         cmocka_unit_test(test_the_batch_line_counts_only_data_parallel_ranks),
         cmocka_unit_test(test_a_refused_plan_advises_fewer_ranks_only_if_they_share_a_GPU),

@@ -30,7 +30,8 @@ static void hang_up(Run *run)
     raise(SIGHUP);
 }
 
-/* Under nohup SIGHUP is ignored, and SIGINT in the background of a script. */
+/* Ignores SIGHUP, as nohup does, and SIGINT, as a script's shell does for its background commands.
+ */
 static void ignore_signals(void)
 {
     signal(SIGHUP, SIG_IGN);
@@ -133,7 +134,7 @@ static void test_a_stopped_run_with_a_config_from_stdin_resumes_from_its_folder(
 
 /* The same command would be refused, because it asks for a new run in this folder. So the message
  * names another command, which continues the run. */
-static void test_a_stopped_run_with_resume_never_names_its_folder_to_continue(void **state)
+static void test_after_a_stop_with_option_resume_never_the_message_names_the_folder(void **state)
 {
     (void)state;
     disturb_step(3, ask_by_signal);
@@ -174,7 +175,7 @@ static void interrupt_when_saved(Run *run)
     if (run->saving.saved_step == 20) interrupt_twice(run);
 }
 
-/* Between two steps a save has ended that a thread wrote. */
+/* Between two steps, a save that another thread wrote has ended. */
 static void test_after_an_asynchronous_save_a_second_signal_names_its_step(void **state)
 {
     (void)state;
@@ -282,7 +283,8 @@ static void test_no_checkpoint_is_removed_while_updates_are_skipped(void **state
     assert_true(is_there("sick-1/checkpoints/step_00000004"));
     assert_true(is_there("sick-1/checkpoints/step_00000005"));
     assert_false(is_there("sick-1/result.json"));
-    assert_int_equal(lines_of("sick-1", "val"), 2); /* of steps 2 and 4; the latter has no loss */
+    /* the evaluations of steps 2 and 4; that of step 4 has no loss */
+    assert_int_equal(lines_of("sick-1", "val"), 2);
     free(said);
     disturb_weights(be_sick_for_two_steps);
     free(run_expecting("well-again", keep_one, 0));
@@ -369,7 +371,7 @@ int main(void)
         cmocka_unit_test(test_the_first_signal_prints_what_the_run_finishes_before_it_stops),
         cmocka_unit_test(test_a_stop_in_the_last_step_says_what_the_same_command_will_do),
         cmocka_unit_test(test_a_stopped_run_with_a_config_from_stdin_resumes_from_its_folder),
-        cmocka_unit_test(test_a_stopped_run_with_resume_never_names_its_folder_to_continue),
+        cmocka_unit_test(test_after_a_stop_with_option_resume_never_the_message_names_the_folder),
         cmocka_unit_test(test_a_second_signal_prints_which_steps_are_lost),
         cmocka_unit_test(test_after_an_asynchronous_save_a_second_signal_names_its_step),
         cmocka_unit_test(test_a_signal_in_the_first_step_saves_that_step_and_stops),

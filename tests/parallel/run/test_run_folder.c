@@ -71,7 +71,7 @@ static void test_a_config_name_becomes_a_safe_folder_name(void **unused)
     }
 }
 
-static void test_a_start_without_option_out_takes_the_first_new_or_matching_folder(void **unused)
+static void test_a_run_without_option_out_takes_the_first_new_or_matching_folder(void **unused)
 {
     (void)unused;
     static const struct {
@@ -267,7 +267,7 @@ static void test_a_folder_with_foreign_files_is_refused_and_not_changed(void **u
     config_free(config);
 }
 
-static void test_a_run_with_a_whole_result_for_all_its_steps_counts_as_finished(void **unused)
+static void test_a_run_with_an_undamaged_result_of_all_steps_counts_as_finished(void **unused)
 {
     (void)unused;
     RunFolder run;
@@ -360,7 +360,7 @@ static int without_permission(void *unused)
     return access("out/mine-2", F_OK) == 0 ? 7 : 0;
 }
 
-static void test_missing_permissions_end_a_start_with_exit_code_77(void **state)
+static void test_a_run_without_permission_for_its_folder_exits_with_code_77(void **state)
 {
     (void)state;
     assert_int_equal(mkdir("shared", 0777) | chmod("shared", 0777) | chdir("shared"), 0);
@@ -383,16 +383,16 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_config_name_becomes_a_safe_folder_name),
-        cmocka_unit_test(test_a_start_without_option_out_takes_the_first_new_or_matching_folder),
+        cmocka_unit_test(test_a_run_without_option_out_takes_the_first_new_or_matching_folder),
         cmocka_unit_test(test_bug_43_a_changed_config_is_accepted_or_refused_by_its_effect),
         cmocka_unit_test(test_the_stored_config_equals_the_config_of_the_run),
         cmocka_unit_test(test_the_stored_config_can_be_read_whatever_bytes_its_path_had),
         cmocka_unit_test(test_a_locked_folder_refuses_a_second_process_until_the_first_ends),
         cmocka_unit_test(test_a_folder_with_foreign_files_is_refused_and_not_changed),
-        cmocka_unit_test(test_a_run_with_a_whole_result_for_all_its_steps_counts_as_finished),
+        cmocka_unit_test(test_a_run_with_an_undamaged_result_of_all_steps_counts_as_finished),
         cmocka_unit_test(test_a_STOP_file_is_seen_and_removed_by_the_next_start),
         cmocka_unit_test(test_an_empty_STOP_folder_is_removed_and_a_full_one_is_refused),
-        cmocka_unit_test(test_missing_permissions_end_a_start_with_exit_code_77),
+        cmocka_unit_test(test_a_run_without_permission_for_its_folder_exits_with_code_77),
         cmocka_unit_test(test_machine_json_names_kernel_and_commit_in_one_line),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);

@@ -108,7 +108,8 @@ static void test_the_stop_policy_exits_with_code_88_and_keeps_the_last_checkpoin
     free(said);
 }
 
-/* A start may allow fewer rollbacks than the run has made. */
+/* Also tests runs that have already made more rollbacks than max_rollbacks: a later start may have
+ * lowered it. */
 static void test_a_run_makes_at_most_max_rollbacks_rollbacks(void **state)
 {
     (void)state;

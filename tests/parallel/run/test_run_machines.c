@@ -41,7 +41,7 @@ static char *dry(int ranks, void (*machines)(void))
     return run_expecting("dry", (const char *[]){batch, NULL}, 0);
 }
 
-static void test_the_start_prints_on_which_machines_the_ranks_run(void **state)
+static void test_a_starting_run_prints_on_which_machines_its_ranks_are(void **state)
 {
     (void)state;
     char *said = dry(3, two_and_one);
@@ -107,7 +107,7 @@ static char *stop_in_step_2(const char *run, void (*machines)(void), void (*act)
     return run_expecting(run, (const char *[]){"train_steps=40", PLAIN, set, NULL}, EXIT_REQUEUE);
 }
 
-static void test_all_ranks_agree_on_a_stop_every_stop_interval_steps(void **state)
+static void test_all_ranks_decide_on_a_stop_every_stop_interval_steps(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -261,9 +261,9 @@ static void test_no_step_is_made_after_an_interrupted_evaluation_or_sample(void 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_start_prints_on_which_machines_the_ranks_run),
+        cmocka_unit_test(test_a_starting_run_prints_on_which_machines_its_ranks_are),
         cmocka_unit_test(test_the_printed_plan_is_of_the_machine_with_the_least_free_memory),
-        cmocka_unit_test(test_all_ranks_agree_on_a_stop_every_stop_interval_steps),
+        cmocka_unit_test(test_all_ranks_decide_on_a_stop_every_stop_interval_steps),
         cmocka_unit_test(test_ranks_of_a_launcher_decide_on_stops_less_often_if_steps_are_short),
         cmocka_unit_test(test_ranks_of_a_launcher_decide_on_a_stop_about_every_5_seconds),
         cmocka_unit_test(test_ranks_that_rarely_decide_on_a_stop_still_stop_at_max_time),

@@ -1,7 +1,7 @@
 /* test_run_ranks.c -- tests of runs on three ranks, one of which is stopped or fails at a chosen
  * point of its work: all ranks end in the same way at the same step, and the same command resumes
- * the run to the results of an undisturbed one. Slow builds (TEST_SAMPLE) try a part of the points,
- * by turns. */
+ * the run to the results of an undisturbed one. Slow builds (TEST_SAMPLE) try only some of the
+ * points; which ones depends on the commit (turns.h). */
 #include "tests/support/trainer/run_fixture.h"
 #include "tests/support/turns.h"
 
@@ -170,7 +170,8 @@ static void hang(Run *run)
         pause();
 }
 
-/* The other ranks wait for a hanging rank as long as parallel.timeout says, and then name it. */
+/* The other ranks wait parallel.timeout seconds for a hanging rank. Then they end with an error
+ * message that names it. */
 static void test_the_error_names_a_rank_that_hangs(void **state)
 {
     (void)state;

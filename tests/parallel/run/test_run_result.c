@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-static void test_only_one_JSON_object_with_whole_counts_is_accepted_as_a_result(void **unused)
+static void test_only_one_JSON_object_with_integer_counts_is_accepted_as_a_result(void **unused)
 {
     (void)unused;
     static const struct {
@@ -114,7 +114,7 @@ static void test_damaged_validation_sets_in_a_result_are_ignored(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_only_one_JSON_object_with_whole_counts_is_accepted_as_a_result),
+        cmocka_unit_test(test_only_one_JSON_object_with_integer_counts_is_accepted_as_a_result),
         cmocka_unit_test(test_a_result_is_read_back_as_it_was_written),
         cmocka_unit_test(test_unknown_bits_per_byte_are_left_out),
         cmocka_unit_test(test_damaged_validation_sets_in_a_result_are_ignored),

@@ -1,5 +1,6 @@
 /* test_run_rollback.c -- tests of health.policy "rollback": where a run goes back to, which data it
- * leaves out, its files, and that a run which was stopped or killed goes the same way. */
+ * leaves out, how its files change, and that a run which was stopped or killed has the same
+ * results. */
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "tests/support/trainer/planted_run.h"
@@ -91,8 +92,8 @@ static void test_a_rollback_gives_the_same_bits_as_a_run_without_the_skipped_dat
     }
 }
 
-/* The child gets end_signal, which stops or kills it, as soon as it has begun step end_step
- * end_time times; end_times counts them. */
+/* The child process gets end_signal, which stops or kills it, when it begins step end_step for the
+ * end_time-th time; end_times counts how often it has begun that step. */
 static int64_t end_step, end_time, end_times;
 static int end_signal;
 
@@ -102,8 +103,9 @@ static void end_there(Run *run)
     if (++end_times == end_time) raise(end_signal);
 }
 
-/* Runs on the grid with the spike, ended by a signal, and then to the end with the same command;
- * `keep` checkpoints are kept. */
+/* Starts a run with the spike on the grid, ends it by a signal, and continues it to the end with
+ * the same command. Fails unless its results equal those of the run "back". `keep` sets
+ * checkpoint.keep; NULL: the default. */
 static void end_and_go_on(int grid, const char *what, int signal_number, int64_t step, int64_t time,
                           const char *keep)
 {
@@ -129,9 +131,10 @@ static void end_and_go_on(int grid, const char *what, int signal_number, int64_t
     free(name);
 }
 
-/* A run that is stopped or killed before the spike, after it, or after the next save has the
- * results of one that was not, on every grid: also if the stop saved an additional step, and if
- * only one checkpoint is kept. Slow builds (TEST_SAMPLE) try a fifth of the cases, by turns. */
+/* On every grid, a run that is stopped or killed before the spike, after it, or after the next save
+ * has the same results as a run that is neither. This also holds if the stop saves an additional
+ * step, and if only one checkpoint is kept. Slow builds (TEST_SAMPLE) try a fifth of the cases;
+ * which fifth depends on the commit (turns.h). */
 static void test_a_run_stopped_or_killed_near_a_rollback_resumes_to_the_same_bits(void **state)
 {
     (void)state;
@@ -191,7 +194,7 @@ static void test_the_next_spike_after_max_rollbacks_ends_the_run(void **state)
 
 /* A second and a third rollback to the same checkpoint leave out the data that the first one did,
  * and more. A run that is killed between them has the same results. */
-static void test_each_further_rollback_to_one_checkpoint_skips_more_data(void **state)
+static void test_each_further_rollback_to_the_same_checkpoint_skips_more_data(void **state)
 {
     (void)state;
     plant_fault(22, 3, false, 1, 0);
@@ -253,8 +256,8 @@ static void test_a_rollback_skips_a_damaged_checkpoint(void **state)
     each_step_once("damaged");
 }
 
-/* Too many updates in a row that were skipped, and an overflow at the smallest loss scale, let the
- * run go back to a checkpoint before the first of them. */
+/* Too many updates in a row that were skipped, and an overflow at the smallest loss scale, make the
+ * run go back to a checkpoint before the first skipped update. */
 static void test_too_many_skipped_updates_in_a_row_cause_a_rollback(void **state)
 {
     (void)state;
@@ -375,7 +378,7 @@ int main(void)
         cmocka_unit_test(test_a_rollback_gives_the_same_bits_as_a_run_without_the_skipped_data),
         cmocka_unit_test(test_a_run_stopped_or_killed_near_a_rollback_resumes_to_the_same_bits),
         cmocka_unit_test(test_the_next_spike_after_max_rollbacks_ends_the_run),
-        cmocka_unit_test(test_each_further_rollback_to_one_checkpoint_skips_more_data),
+        cmocka_unit_test(test_each_further_rollback_to_the_same_checkpoint_skips_more_data),
         cmocka_unit_test(test_a_spike_before_the_first_checkpoint_ends_the_run),
         cmocka_unit_test(test_a_rollback_skips_a_damaged_checkpoint),
         cmocka_unit_test(test_too_many_skipped_updates_in_a_row_cause_a_rollback),

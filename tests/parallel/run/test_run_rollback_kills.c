@@ -114,7 +114,7 @@ static bool is_there_in(const char *run, const char *file)
     return there;
 }
 
-/* Fails unless the file of the steps that the run went back over has all of them. */
+/* Fails unless metrics.rollback-1.jsonl has all steps that the run went back over. */
 static void has_the_steps_aside(const char *run)
 {
     char *path = text_format("%s/metrics.rollback-1.jsonl", run), *text = take_text(path);
@@ -155,7 +155,8 @@ static void fault_on(int g, int at, bool by_signal, const char *policy)
     char *said = run_with_fault(name, at, by_signal, by_signal ? 128 + SIGKILL : EXIT_INPUT_OUTPUT);
     if (!by_signal) says(said, strerror(EIO));
     free(said);
-    /* The newest is removed first. */
+    /* The newest checkpoint is removed first: that of step 18 by rename 1, that of step 17 by
+     * rename 2. */
     assert_int_equal(is_there_in(name, "checkpoints/step_00000018"), at == 1);
     assert_int_equal(is_there_in(name, "checkpoints/step_00000017"), at <= 2);
     go_on(name, policy);
@@ -173,10 +174,10 @@ static void whole_run_on(int g)
     free(name);
 }
 
-/* The checkpoints of steps 17 and 18, the file aside and metrics.jsonl are renamed, each once. A
- * run that is killed before any of these renames, or whose file system refuses it, has the same
- * results when it is started again. Under another policy, too, its metrics.jsonl has each step
- * once. */
+/* The rollback renames the checkpoints of steps 17 and 18, metrics.rollback-1.jsonl and
+ * metrics.jsonl, each once. A run that is killed before any of these renames, or whose file system
+ * refuses it, has the same results when it is started again. Its metrics.jsonl has each step once,
+ * even if it is started again under another policy. */
 static void a_fault_in_the_middle_of_a_rollback_loses_no_step(void **state)
 {
     static const char *const policies[] = {"rollback", "warn"};

@@ -200,8 +200,9 @@ static void test_replicas_are_compared_once_if_a_save_cannot_begin(void **state)
 
 /* ---- health ---------------------------------------------------------------------------------- */
 
-/* The loss of step 11 is far too large, while the healthy save of step 10 is pending: it removes
- * the older checkpoint. If it is step 10 itself whose loss is too large, nothing is removed. */
+/* First run: the loss of step 11 is far too large while the save of step 10 is pending. Step 10 was
+ * healthy, so its save removes the older checkpoint. Second run: the loss of step 10 itself is too
+ * large, so its save removes nothing. */
 static void test_steps_after_a_save_began_do_not_affect_what_it_removes(void **state)
 {
     (void)state;
@@ -223,8 +224,8 @@ static void test_steps_after_a_save_began_do_not_affect_what_it_removes(void **s
 
 /* ---- the end of a job ------------------------------------------------------------------------ */
 
-/* Before step 5, while the save of step 4 is pending, a save takes 1000 s, and the job has 1500 s
- * left: enough for one save, but not for two. */
+/* Before step 5, while the save of step 4 is pending, makes the run believe that a save takes 1000
+ * s and that its job has 1500 s left: enough for one save, but not for two. */
 static void near_the_end_of_its_job(Run *run)
 {
     on_this_disk(run);

@@ -116,7 +116,7 @@ static void two_cores(void)
 }
 
 /* More ranks than cores are reported as slow; as many ranks as cores are not. */
-static void test_a_start_with_more_ranks_than_cores_says_they_take_turns(void **state)
+static void test_a_run_with_more_ranks_than_cores_prints_that_they_take_turns(void **state)
 {
     (void)state;
     static const struct {
@@ -351,7 +351,7 @@ int main(void)
         cmocka_unit_test(test_only_a_damaged_best_checkpoint_is_dropped),
         cmocka_unit_test(test_the_batch_line_names_data_parallel_ranks),
         cmocka_unit_test(test_the_ranks_line_names_every_axis),
-        cmocka_unit_test(test_a_start_with_more_ranks_than_cores_says_they_take_turns),
+        cmocka_unit_test(test_a_run_with_more_ranks_than_cores_prints_that_they_take_turns),
         cmocka_unit_test(test_a_dry_run_without_usable_data_ends_with_the_code_of_that_error),
         cmocka_unit_test(test_text_that_was_prepared_before_is_reported_as_cached),
         cmocka_unit_test(test_a_signal_during_a_sample_prints_what_is_finished_first),

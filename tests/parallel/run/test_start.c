@@ -67,7 +67,7 @@ static void counts(char *said, const char *expected)
     free(said);
 }
 
-static void test_a_start_opens_one_device_and_builds_one_parameter_table(void **state)
+static void test_a_starting_run_opens_one_device_and_builds_one_parameter_table(void **state)
 {
     (void)state;
     disturbance = (Disturbance){.first = count_until_exit};
@@ -105,7 +105,7 @@ static void refuse_one(void)
 
 /* Each rank opens its own device. If one rank gets none, the run ends with that rank's error, and
  * the other ranks do not hang in a collective call. */
-static void test_a_start_on_three_ranks_opens_one_device_per_rank_or_ends(void **state)
+static void test_a_run_on_three_ranks_opens_one_device_per_rank_or_fails(void **state)
 {
     (void)state;
     disturbance = (Disturbance){.first = count_until_exit, .ranks = 3};
@@ -121,7 +121,7 @@ static void test_a_start_on_three_ranks_opens_one_device_per_rank_or_ends(void *
 
 /* One rank checks the schedule of a step, and those of evaluations with 1 to 8 micro-batches (four
  * per stage). With a single stage there is nothing to check. */
-static void test_a_start_checks_the_schedules_only_of_several_pipeline_stages(void **state)
+static void test_a_starting_run_checks_schedules_only_if_it_has_several_stages(void **state)
 {
     (void)state;
     const char *sets[] = {"parallel.pipeline=2", "model.num_layers=2", NULL};
@@ -145,11 +145,11 @@ static void test_generate_and_eval_open_one_device_and_build_one_table(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_start_opens_one_device_and_builds_one_parameter_table),
+        cmocka_unit_test(test_a_starting_run_opens_one_device_and_builds_one_parameter_table),
         cmocka_unit_test(test_a_resume_opens_one_device_and_builds_one_parameter_table),
         cmocka_unit_test(test_a_refused_run_opens_one_device_and_builds_one_parameter_table),
-        cmocka_unit_test(test_a_start_on_three_ranks_opens_one_device_per_rank_or_ends),
-        cmocka_unit_test(test_a_start_checks_the_schedules_only_of_several_pipeline_stages),
+        cmocka_unit_test(test_a_run_on_three_ranks_opens_one_device_per_rank_or_fails),
+        cmocka_unit_test(test_a_starting_run_checks_schedules_only_if_it_has_several_stages),
         cmocka_unit_test(test_generate_and_eval_open_one_device_and_build_one_table),
     };
     return cmocka_run_group_tests(tests, run_fixture_setup, leave_scratch);

@@ -262,7 +262,7 @@ static void test_a_step_skipped_by_one_side_differs_and_by_both_is_not_compared(
 
 /* The distance is computed per tensor, in units of its rms; tensors that are only noise are left
  * out. */
-static void test_16_bit_gradients_may_deviate_1_5_times_as_far_as_a_single_ranks(void **state)
+static void test_a_16_bit_grid_may_be_1_5_times_as_far_from_f32_as_a_single_rank(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -306,7 +306,7 @@ int main(void)
         cmocka_unit_test(test_bounds_grow_if_each_addition_is_rounded),
         cmocka_unit_test(test_the_first_difference_and_the_largest_deviation_are_reported),
         cmocka_unit_test(test_a_step_skipped_by_one_side_differs_and_by_both_is_not_compared),
-        cmocka_unit_test(test_16_bit_gradients_may_deviate_1_5_times_as_far_as_a_single_ranks),
+        cmocka_unit_test(test_a_16_bit_grid_may_be_1_5_times_as_far_from_f32_as_a_single_rank),
         cmocka_unit_test(test_param_of_element_finds_the_parameter_of_each_element),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* test_verify_configs.c -- tests what `./train verify` proves about optimizer states on the host
- * and shard groups: the grid has them as the config says, under any of their names, and the single
- * rank with which it is compared has none. */
+ * and shard groups: the grid has them as the config says, whichever of the alternative keys the
+ * config uses, and the single rank with which it is compared has none. */
 #include "model/core/check.h"
 #include "parallel/verify/verify_configs.h"
 
