@@ -71,7 +71,8 @@ static bool open_tokenizer(DataSet *d, const char *path, char *err, size_t n, Ex
 }
 
 /* Returns whether the shards of `key` have enough tokens for one window. If not, sets `err` to an
- * error that says what to write and ends with `or_else`. */
+ * error that advises more tokens or, if it helps, a shorter data.seq_length; `or_else` is another
+ * piece of advice at its end, or "". */
 static bool has_window(const TokenSet *s, const char *key, int64_t window, const char *or_else,
                        char *err, size_t n)
 {

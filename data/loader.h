@@ -1,9 +1,9 @@
 /* loader.h -- loads micro-batches for one rank; a thread reads ahead.
  *
- * A batch depends only on (samples, micro), so a resumed run only has to request other numbers.
- * While the current batch is used in computation, the thread prepares the one that is expected
- * next. Any other batch can be requested as well, but is then read while the caller waits. Nothing
- * is allocated after loader_create, and waiting threads sleep. */
+ * A batch depends only on (samples, micro), so a resumed run only has to request the numbers at
+ * which it stopped. While the current batch is used in computation, the thread prepares the one
+ * that is expected next. Any other batch can be requested as well, but is then read while the
+ * caller waits. Nothing is allocated after loader_create, and waiting threads sleep. */
 #ifndef DATA_LOADER_H
 #define DATA_LOADER_H
 

@@ -294,7 +294,7 @@ static double enough_for_validation(const PrepareRequest *r, const Preparation *
 }
 
 /* Returns whether both splits have enough tokens for a window. If not, sets `err` to an error that
- * says what to write. */
+ * says how to change the config or the text. */
 static bool check_length(const PrepareRequest *r, const Preparation *p, char *err, size_t n)
 {
     bool has_val = r->val_text != NULL || r->val_fraction > 0;

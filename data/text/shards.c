@@ -55,7 +55,7 @@ static bool write_tokens(SplitWriter *w, const int32_t *ids, int64_t count, char
     return true;
 }
 
-/* A piece of the range: bytes [from, to) of the text, and its ids. */
+/* A piece of the range of text that becomes a split: bytes [from, to) of the text, and its ids. */
 typedef struct {
     int64_t from, to;
     TokenBuffer ids;
@@ -227,7 +227,7 @@ bool shards_write(const Tokenizer *t, const TextRange range[SPLITS], const FsOps
 
 Pool *text_pool(int threads, int64_t size)
 {
-    enum { LEAST = 1 << 20 }; /* less text is encoded in the time in which a thread starts */
+    enum { LEAST = 1 << 20 }; /* bytes; encoding less takes no longer than starting a thread */
     if (threads == 0) threads = pool_allowed_cores();
     return threads > 1 && size >= LEAST ? pool_create(threads) : NULL;
 }

@@ -14,7 +14,7 @@ typedef struct {
     char *normal;  /* `content` in NFC; NULL: the same as `content` */
     int32_t id;
     bool special;
-    bool normalized;     /* it is searched for after the text is normalized to NFC */
+    bool normalized;     /* true: searched for after the text is normalized to NFC; false: before */
     bool lstrip, rstrip; /* white space before or after it in the text becomes part of it */
 } AddedToken;
 
@@ -22,11 +22,12 @@ typedef struct {
 typedef struct {
     AddedToken *token; /* added_finish sorts them by first byte, the longest first */
     int count, capacity;
-    /* plain[1]: some token that is not special is searched for after NFC; plain[0]: before NFC. */
+    /* true: some token that is not special is searched for after NFC (plain[1]), or before NFC
+     * (plain[0]). */
     bool plain[2];
     bool any[2]; /* the same for all tokens, special ones included */
-    /* Some token that is searched for after NFC has non-ASCII characters, so a text may spell it in
-     * a form that NFC changes. */
+    /* true: some token that is searched for after NFC has non-ASCII characters, so a text may spell
+     * it in a form that NFC changes. */
     bool composes;
     int first[257]; /* token[first[b]] to token[first[b + 1] - 1] begin with byte b */
 } AddedTokens;

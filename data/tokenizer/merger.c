@@ -1,12 +1,15 @@
 /* merger.c -- merges symbols; see merger.h.
  *
- * In a short word, each merge compares the numbers of all pairs, without a branch. In a long word,
- * pairs are kept by rank: a list of positions for each rank, and a heap of the ranks that have any.
- * All pairs of a rank are merged in one pass, which takes far less time than a heap of all pairs: a
- * text may have words of millions of letters. The positions in a list are ascending, so a pass goes
- * from left to right. The reason: merges inside the bytes of a token are the same whatever is
- * around them. So all tokens of one id are made in one pass, and the pairs that they form are
- * appended to the lists in the order of that pass. */
+ * In a short word, each pair is a number made of its rank and its position. The smallest number is
+ * the pair to merge next; it is found without a branch by comparing the numbers of all pairs. In a
+ * long word, pairs are kept by rank: a list of positions for each rank, and a heap of the ranks
+ * whose lists are not empty. All pairs of a rank are merged in one pass. This takes far less time
+ * than a heap of all pairs would, and a text may have words of millions of letters.
+ *
+ * The positions in a list are ascending, so a pass goes from left to right. The reason: merges
+ * inside the bytes of a token are the same whatever is around them. So all tokens of one id are
+ * made in one pass, and the pairs that they form are appended to the lists in the order of that
+ * pass. */
 #include "data/tokenizer/merger.h"
 
 #include "model/core/check.h"

@@ -1,8 +1,8 @@
 /* nfc.c -- canonical composition; see nfc.h.
  *
  * Most characters are "inert": composition never changes them, and never combines them with the
- * character before. So text is composed in segments, each of an inert character and the other
- * characters after it. Text of inert characters alone is not changed. */
+ * character before. So text is composed in segments, each of an inert character and the
+ * characters after it that are not inert. Text of inert characters alone is not changed. */
 #include "data/tokenizer/nfc.h"
 
 #include "data/tokenizer/nfc_codes.h"

@@ -214,7 +214,8 @@ bool tiktoken_parse_as(const char *name, const char *text, size_t length, Tokeni
     if (lines < N_BYTES || n_ids > MAX_VOCAB)
         return error_set(err, n, "%s has %lld tokens: a byte-level vocabulary has 256 to %d", name,
                          (long long)lines, (int)MAX_VOCAB);
-    /* The special id is a gap among the ranks, which `lines` does not count. */
+    /* If no special id is above the ranks, one is between them (p50k_base). `lines` does not count
+     * this gap, so there is one more id. */
     if (n_ids == lines && n_specials > 0) n_ids++;
     Tokenizer *t = vocabulary_create(n_ids, lines);
     t->rules = rules;

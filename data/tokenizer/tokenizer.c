@@ -173,7 +173,8 @@ void vocabulary_finish(Tokenizer *t)
 {
     fill_inside(t);
     fill_byte_pairs(t);
-    /* Without a pattern, text may be cut before spaces only if no token contains such a cut. */
+    /* SPLIT_SPACES cuts text before spaces. If a token has a space after something else, this would
+     * cut the token's text in two, so the whole text becomes one word. */
     for (int32_t id = 0; t->rules.split == SPLIT_SPACES && id < t->vocab_size; id++)
         if (t->kind[id] == TOKEN_TEXT && has_space_inside(t, id)) t->rules.split = SPLIT_WHOLE;
     if (t->rules.ignore_merges || t->rules.characters) fill_texts(t);
@@ -347,7 +348,8 @@ static uint64_t hash_rules(const Tokenizer *t, uint64_t h)
                      (uint64_t)r->prefix << 11;
     if (rules != 0) h = hash_mix(h, rules);
     if (t->begin >= 0) h = hash_mix(hash_mix(h, 1), (uint64_t)t->begin);
-    /* The bytes of other tokens follow from their merges. */
+    /* Without these two rules, the bytes of a token follow from the merges, which the caller has
+     * hashed. */
     for (int32_t i = 0; (r->ignore_merges || r->characters) && i < t->vocab_size; i++)
         h = hash_bytes(hash_mix(h, t->kind[i]), t->bytes + t->start[i], t->length[i]);
     for (int i = 0; i < t->added.count; i++) {

@@ -63,7 +63,8 @@ static CharClass classify(uint32_t c)
     return CLASS_SYMBOL;
 }
 
-/* The table has the classes of the code points below this; all letters are below it. */
+/* Splitter.class_of has the classes of the code points below this limit. There are no letters above
+ * it; those code points are classified one by one. */
 enum { TABLED = 0x40000 };
 
 static void fill_class(uint8_t *class_of, const CodeRange *range, int count, CharClass kind)

@@ -43,9 +43,11 @@ bool is_white_space(uint32_t code);
  * is not valid UTF-8 counts as a symbol. */
 int64_t word_length(const Splitter *splitter, const uint8_t *s, int64_t n);
 
-/* Returns whether a word always ends at s[at], whatever the text before and after, so that the text
- * on either side can be split separately. 0 < at < n. This is so after a letter or number that is
- * followed by anything else, and for SPLIT_SPACES before a space that follows anything else. */
+/* Returns whether a word certainly ends at s[at], whatever the text before and after, so that the
+ * text on either side can be split separately. 0 < at < n. The result is true between a letter or
+ * number and a character that is neither; for SPLIT_SPACES instead before a space that follows
+ * anything else; for SPLIT_WHOLE nowhere. Elsewhere it is false, even if a word happens to end
+ * there. */
 bool word_border(const Splitter *splitter, const uint8_t *s, int64_t n, int64_t at);
 
 #endif

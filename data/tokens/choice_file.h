@@ -55,9 +55,10 @@ void choice_file_close(ChoiceFile *f);
 /* Returns the maximum number of input tokens of a row: those of context and completion, except the
  * last. */
 int64_t choice_file_longest(const ChoiceFile *f);
-/* Checks that T tokens have room for each completion after at least one token of its context. If
- * not, returns false and sets `err`, which names the file and the offset. *cut is the number of
- * rows whose contexts are shortened at the start. */
+/* Checks that no completion has more than T tokens: then a sequence of T tokens begins with the
+ * last token of the context or an earlier one, and has all tokens of the completion as targets. If
+ * one has more, returns false and sets `err`, which names the file and the offset. *cut is the
+ * number of rows from which choice_file_sequence leaves out the first tokens of the context. */
 bool choice_file_fits(const ChoiceFile *f, int64_t T, int64_t *cut, char *err, size_t n);
 /* Writes the sequence of one row. tokens (T) i32: the tokens of context and completion except the
  * last (only the last T of them, if there are more), then zeros. targets (T) i32: the tokens of the

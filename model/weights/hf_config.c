@@ -44,8 +44,8 @@ static int member(const Reading *r, int parent, const char *key)
     return ABSENT;
 }
 
-/* Reads the integer `key`, from `least` to 2^31 - 1. If it is missing, returns `otherwise`, but if
- * `otherwise` is negative, this is an error. */
+/* Reads the integer `key`, from `least` to 2^31 - 1. If the key is missing, returns `otherwise`; a
+ * negative `otherwise` means that a missing key is an error. */
 static int64_t integer(Reading *r, int parent, const char *key, int64_t least, int64_t otherwise)
 {
     int i = member(r, parent, key);
@@ -57,8 +57,8 @@ static int64_t integer(Reading *r, int parent, const char *key, int64_t least, i
     return least;
 }
 
-/* Reads the positive number `key`. If it is missing, returns `otherwise`, but if `otherwise` is 0,
- * this is an error. */
+/* Reads the positive number `key`. If the key is missing, returns `otherwise`; if `otherwise` is 0,
+ * a missing key is an error. */
 static double number(Reading *r, int parent, const char *key, double otherwise)
 {
     int i = member(r, parent, key);

@@ -19,9 +19,10 @@ int64_t source_row_bytes(const SourceTensor *tensor)
     return (tensor->ndim > 1 ? tensor->dim[1] : 1) * (int64_t)dtype_size(tensor->dtype);
 }
 
-/* Rounds to nearest even via a float. Rounding to the nearest float first would be wrong if it made
- * a tie. So if the float is not exact, its last bit is set instead ("rounding to odd"), and then it
- * is not a tie. */
+/* Rounds x to the nearest bf16, ties to even, by way of a float. If x were rounded to the nearest
+ * float first, that float could be halfway between two bf16 values although x is not, and the tie
+ * could be rounded to the wrong side. So if the float is not exact, x is rounded towards zero and
+ * the float's last bit is set ("rounding to odd"); then the float is never halfway. */
 static uint16_t bf16_from_f64(double x)
 {
     float f = (float)x;

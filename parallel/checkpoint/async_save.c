@@ -237,8 +237,8 @@ bool async_save_begin(AsyncSave *a, const AsyncRequest *r)
 
 /* ---- going on -------------------------------------------------------------------------------- */
 
-/* Called when all files are written or some rank has failed: gives rank 0's thread the job to
- * commit the save or to remove it. */
+/* Called when every rank's thread has finished, with all files written or after a failure: gives
+ * rank 0's thread the job to commit the save or to remove it. */
 static void begin_commit(AsyncSave *a, const AsyncRules *rules)
 {
     a->good = checkpoint_io_agree(a->io, a->good, a->err, sizeof a->err);
@@ -252,8 +252,9 @@ static void begin_commit(AsyncSave *a, const AsyncRules *rules)
     if (checkpoint_io_leads(a->io)) writer_thread_give(&a->thread, commit_job, a);
 }
 
-/* Begins to write the same snapshot again if the disk was full and older checkpoints could make
- * room. Returns whether it did. */
+/* If the save failed because the disk was full, removes older checkpoints to make room, unless
+ * rules->keep is 0. If it has removed any, begins to write the same snapshot again. Returns whether
+ * it did begin again. */
 static bool begin_again(AsyncSave *a, const AsyncRules *rules)
 {
     bool full = error_says(a->err, ENOSPC) || error_says(a->err, EDQUOT);
@@ -264,8 +265,8 @@ static bool begin_again(AsyncSave *a, const AsyncRules *rules)
     memcpy(why, a->err, sizeof why);
     save_end(&a->save);
     if (!prepare(a)) {
-        /* Only rank 0 knows why this failed, so all ranks report the error that they already have.
-         */
+        /* Only rank 0 knows why prepare failed, so all ranks report the error of the full disk,
+         * which they all have. */
         memcpy(a->err, why, sizeof why);
         return false;
     }

@@ -149,9 +149,8 @@ enum { CHECKPOINT_OPEN_FILES = 8 };
 int checkpoint_list(const char *run, int64_t **steps, char *err, size_t n);
 /* Returns "RUN/checkpoints/step_00000123" for step 123; the caller frees it. */
 char *checkpoint_path(const char *run, int64_t step);
-/* Returns whether nothing exists at `path` any more. If checkpoint_list returned this step and it
- * no longer exists, another process, which is still training, has pruned it since: that is no
- * damage. */
+/* Returns whether nothing exists at `path`. If that is the folder of a step that checkpoint_list
+ * has returned, it is no damage: another process, which is still training, has pruned it since. */
 bool checkpoint_gone(const char *path);
 /* Returns false and sets `err` if `path`, a step's folder in RUN/checkpoints, is a symbolic link:
  * this run did not save the folder to which the link points. */

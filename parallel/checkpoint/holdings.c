@@ -118,7 +118,8 @@ static void check_cover(const FileHoldings *h, const CheckpointContents *content
 /* Sorts the extents by tensor, with a counting sort. Within a tensor they stay in rank order. */
 static FileHoldings sort_extents(const Extents *e, int tensors)
 {
-    /* During the sort, first[i + 1] is the position of the next holding of tensor i. */
+    /* `next` becomes h.first. While the extents are being placed, next[i + 1] is the position in
+     * h.of of the next holding of tensor i; at the end it is where tensor i + 1 begins. */
     int *next = must_calloc((size_t)tensors + 2, sizeof *next);
     FileHoldings h = {.first = next, .of = must_calloc((size_t)e->total + 1, sizeof *h.of)};
     for (int64_t i = 0; i < e->total; i++)

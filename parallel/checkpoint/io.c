@@ -96,8 +96,8 @@ static void copy(CheckpointIo *io, Tensor dst, Tensor src)
     device_copy(io->device, dst, src);
 }
 
-/* Records an event after the copies so far. Waiting for the whole device would also wait for steps
- * that were enqueued since. */
+/* Records an event after the copies so far, for checkpoint_io_await. Waiting for the whole device
+ * instead would also wait for steps that are enqueued after the copies. */
 static void end_copies(CheckpointIo *io)
 {
     CHECK(!io->copying, "copies to a staging buffer that is in use");

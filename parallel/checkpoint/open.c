@@ -160,8 +160,8 @@ bool checkpoint_open_unnamed(const char *path, Checkpoint **out, char *err, size
     c->folder = folder;
     c->passing = -1;
     bool good = open_manifest(c, err, n);
-    /* Set to -1 before anything can fail: checkpoint_close would close a descriptor 0, which is
-     * standard input. */
+    /* All are set to -1 before the first file is opened. If they were 0 and opening
+     * one failed, checkpoint_close would close descriptor 0, which is standard input. */
     c->file = must_calloc((size_t)c->manifest.n_files + 1, sizeof *c->file);
     for (int f = 0; f < c->manifest.n_files; f++)
         c->file[f] = -1;

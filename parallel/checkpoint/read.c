@@ -96,9 +96,9 @@ static bool read_window(CheckpointIo *io, Checkpoint *c, const ManifestTensor *t
     return true;
 }
 
-/* Reads this rank's elements of a tensor. If the checksums have not been compared yet, reads all
- * chunks in full. A device may then receive bytes of a chunk before the chunk is found to be
- * damaged. */
+/* Reads this rank's elements of a tensor. A single rank also compares the checksums, for which it
+ * reads all chunks in full. Its device may then receive bytes of a chunk before the chunk is found
+ * to be damaged. */
 static bool read_tensor(CheckpointIo *io, Checkpoint *c, const ManifestTensor *t, const Piece *dst,
                         char *err, size_t n)
 {

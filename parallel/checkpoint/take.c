@@ -11,7 +11,8 @@
 
 /* ---- names and shapes ------------------------------------------------------------------------ */
 
-/* Which last rows of a weight may be left out: none, those of token ids, or those of positions. The
+/* Which rows of the source's tensor may be left out if it has more rows than the run's weight:
+ * none, or the last ones, which belong to token ids or to positions that the run does not have. The
  * weight's name in the model determines it. */
 typedef enum { ROWS_FIXED, ROWS_TOKENS, ROWS_POSITIONS } RowKind;
 

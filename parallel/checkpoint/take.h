@@ -10,8 +10,9 @@
 /* What is taken, and the outcome. */
 typedef struct {
     const char *from; /* where the weights come from, for messages: "checkpoint.init_from out/d" */
-    /* Token ids mean the same in the source and in the run, or the user says so. Then rows of the
-     * source beyond the run's vocabulary belong to no token, and are left out. */
+    /* true: token ids mean the same in the source and in the run, or the user says so
+     * (checkpoint.init_from_tokenizer). Then rows of the source beyond the run's vocabulary belong
+     * to no token of the run, and are left out. false: a tensor with such rows does not fit. */
     bool same_ids;
     char notice[512]; /* set by take_fits: a sentence about rows that are left out; "": none are */
     /* Set if the source is intact but unsuitable for this config: a tensor does not fit, or this

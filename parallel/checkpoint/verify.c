@@ -99,7 +99,7 @@ bool checkpoint_verify_indexes(const Checkpoint *c, char *err, size_t n)
 typedef enum {
     SEARCH_FOUND,
     SEARCH_NONE_VERIFIES,
-    SEARCH_DENIED,   /* no permission to read the newest checkpoint that has not been tried */
+    SEARCH_DENIED,   /* no permission to read a checkpoint, and no newer one verifies */
     SEARCH_OUTDATED, /* none verifies, but listed ones have been removed meanwhile */
 } SearchResult;
 

@@ -252,8 +252,9 @@ static void write_part(Writing *w, CheckpointPart part)
         if (l->file[f].writer == checkpoint_io_rank(w->io)) own = f;
     }
     if (own >= 0 && !w->snapshot) begin_file(w, own);
-    /* While the disk of one writer is busy, its senders already serve the next writer. All ranks go
-     * through the same list of windows, which prevents a deadlock. */
+    /* The windows alternate between the files: while the disk of one writer is busy, the ranks that
+     * have sent it their parts already send to the next writer. All ranks go through the same list
+     * of windows, which prevents a deadlock. */
     Turn now = {0}, next = {0};
     bool more = next_turn(w, &r, &now);
     if (more) fetch_part(w, &now);

@@ -91,8 +91,8 @@ static void check_windows(const DataSet *d, Split split, const TokenSet *s)
     free(ids);
 }
 
-/* Splits at `fraction` and checks that training ends after `whole` documents and `left` more
- * bytes. */
+/* Splits the text with val_fraction `fraction`, and checks that the training text ends after
+ * `whole` documents and `left` more bytes. */
 static void check_split(const char *folder, char *path, double fraction, int whole, size_t left)
 {
     char err[512], *cache = text_format("%s/cache", folder);
@@ -116,7 +116,7 @@ static void check_split(const char *folder, char *path, double fraction, int who
     free(cache);
 }
 
-static void test_training_ends_with_a_whole_document_or_inside_the_last_one(void **state)
+static void test_validation_begins_at_a_document_border_or_in_the_last_document(void **state)
 {
     (void)state;
     char *folder = folder_new(), *path = text_file(folder);
@@ -132,7 +132,7 @@ static void test_training_ends_with_a_whole_document_or_inside_the_last_one(void
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_training_ends_with_a_whole_document_or_inside_the_last_one),
+        cmocka_unit_test(test_validation_begins_at_a_document_border_or_in_the_last_document),
     };
     return cmocka_run_group_tests_name("documents", tests, NULL, NULL);
 }

@@ -81,7 +81,7 @@ static void check_words(const Tokenizer *t, const char *letters)
     encoder_free(e);
 }
 
-static void test_long_words_are_merged_as_by_a_naive_loop(void **state)
+static void test_merging_long_words_gives_the_same_ids_as_a_naive_loop(void **state)
 {
     (void)state;
     char *text = drawn_text(7, 2000);
@@ -143,10 +143,10 @@ static Tokenizer *drawn_tokenizer(uint64_t stream)
     return t;
 }
 
-/* In files, a merge may come before the merges of its parts: then a merge makes pairs of a lower
- * rank than its own, which must be merged next. And the pairs of the same two tokens may arise in
- * another order than from left to right. */
-static void test_merges_listed_before_those_of_their_parts_match_a_naive_loop(void **state)
+/* In files, a merge may come before the merges of its parts. It then makes pairs of a lower rank
+ * than its own, which must be merged next, before the other pairs of its own rank. Even so, pairs
+ * of the same two tokens must be merged from left to right. */
+static void test_merges_in_shuffled_order_give_the_same_ids_as_a_naive_loop(void **state)
 {
     (void)state;
     for (uint64_t stream = 100; stream < 160; stream++) {
@@ -330,8 +330,8 @@ static void test_encoding_a_megabyte_without_word_borders_is_not_quadratic(void 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_long_words_are_merged_as_by_a_naive_loop),
-        cmocka_unit_test(test_merges_listed_before_those_of_their_parts_match_a_naive_loop),
+        cmocka_unit_test(test_merging_long_words_gives_the_same_ids_as_a_naive_loop),
+        cmocka_unit_test(test_merges_in_shuffled_order_give_the_same_ids_as_a_naive_loop),
         cmocka_unit_test(test_training_on_several_threads_gives_the_same_tokenizer_as_on_one),
         cmocka_unit_test(test_shards_do_not_depend_on_the_number_of_threads),
         cmocka_unit_test(test_encoding_a_megabyte_without_word_borders_is_not_quadratic),

@@ -86,7 +86,7 @@ static void a_file_that_fails_while_it_is_read_is_refused(void **state)
                   "/proc/self/mem cannot be read: Input/output error");
 }
 
-static void compressed_bytes_are_checked_like_uncompressed_ones(void **state)
+static void the_contents_of_a_compressed_file_must_be_utf8_text(void **state)
 {
     (void)state;
     /* "caf\xE9" in UTF-16 with a mark, stored without compression. */
@@ -156,7 +156,7 @@ static void compressed_files_are_decompressed_and_must_be_complete(void **state)
     }
 }
 
-/* gunzip ignores them, too. */
+/* gunzip ignores such zeros, too. */
 static void zeros_after_a_gzip_member_are_ignored(void **state)
 {
     (void)state;
@@ -354,7 +354,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_error_about_a_file_that_is_not_text_says_what_kind_it_is),
         cmocka_unit_test(a_file_that_fails_while_it_is_read_is_refused),
-        cmocka_unit_test(compressed_bytes_are_checked_like_uncompressed_ones),
+        cmocka_unit_test(the_contents_of_a_compressed_file_must_be_utf8_text),
         cmocka_unit_test(zeros_after_a_gzip_member_are_ignored),
         cmocka_unit_test(keys_in_suggested_commands_are_quoted_for_the_shell),
         cmocka_unit_test(the_error_about_a_single_json_document_says_how_to_convert_it),

@@ -76,8 +76,8 @@ static void write_text(const char *folder, const char *name, const char *text)
     free(path);
 }
 
-/* A folder is read by its tokenizer.json; without one, by the files of GPT-2 under either name. */
-static void test_a_folder_is_read_by_its_tokenizer_json_or_else_gpt2s_files(void **state)
+/* If a folder has no tokenizer.json, GPT-2's files are read, under either of their names. */
+static void test_in_a_folder_tokenizer_json_is_preferred_to_gpt2s_files(void **state)
 {
     (void)state;
     char *json = small_json(), *folder = folder_new(), err[512];
@@ -333,7 +333,7 @@ static void test_mutated_tokenizer_files_are_accepted_or_refused_without_a_crash
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_a_saved_tokenizer_json_loads_as_the_same_tokenizer),
-    cmocka_unit_test(test_a_folder_is_read_by_its_tokenizer_json_or_else_gpt2s_files),
+    cmocka_unit_test(test_in_a_folder_tokenizer_json_is_preferred_to_gpt2s_files),
     cmocka_unit_test(test_merges_as_strings_and_as_pairs_give_the_same_tokenizer),
     cmocka_unit_test(test_tokenizer_files_that_would_encode_differently_are_refused),
     cmocka_unit_test(test_the_token_before_a_text_is_taken_from_the_post_processor),

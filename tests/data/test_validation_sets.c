@@ -15,7 +15,7 @@
 
 enum { T = 16 };
 
-/* A folder with a text to train on, and a config of it. */
+/* A folder, and the path of the text to train on, which is in it. */
 typedef struct {
     char *folder, *text;
 } Corpus;
@@ -35,7 +35,8 @@ static void corpus_drop(Corpus *p)
     free(p->text);
 }
 
-/* Opens the data of the text with these sets; further keys of the config may follow. */
+/* Opens the data of a config that trains on the corpus's text. `more`: further keys of the config,
+ * such as ", \"eval.sets\": ...". */
 static bool open_with(const Corpus *p, const char *more, DataSet *out, char *err, size_t n,
                       ExitCode *code, bool val_only)
 {

@@ -17,7 +17,7 @@
 
 #define ID "\"save_id\": \"0123456789abcdef\""
 
-static void only_a_best_record_with_all_members_and_valid_values_is_accepted(void **state)
+static void only_a_complete_and_valid_best_json_is_accepted(void **state)
 {
     (void)state;
     static const struct {
@@ -153,7 +153,7 @@ static void a_save_on_a_full_disk_does_not_remove_the_best_checkpoint(void **sta
     test_run_close(&r);
 }
 
-static void opening_the_best_fails_if_its_record_or_checkpoint_is_damaged_or_replaced(void **state)
+static void a_damaged_or_replaced_best_checkpoint_or_a_damaged_record_is_refused(void **state)
 {
     (void)state;
     TestRun r;
@@ -185,11 +185,11 @@ int main(void)
 {
     log_set_level(LOG_ERROR); /* hides the warnings about damage that these tests cause */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_a_best_record_with_all_members_and_valid_values_is_accepted),
+        cmocka_unit_test(only_a_complete_and_valid_best_json_is_accepted),
         cmocka_unit_test(pruning_keeps_the_best_and_the_newest_checkpoints),
         cmocka_unit_test(pruning_keeps_steps_divisible_by_keep_every),
         cmocka_unit_test(a_save_on_a_full_disk_does_not_remove_the_best_checkpoint),
-        cmocka_unit_test(opening_the_best_fails_if_its_record_or_checkpoint_is_damaged_or_replaced),
+        cmocka_unit_test(a_damaged_or_replaced_best_checkpoint_or_a_damaged_record_is_refused),
     };
     return cmocka_run_group_tests_name("best checkpoint", tests, NULL, NULL);
 }

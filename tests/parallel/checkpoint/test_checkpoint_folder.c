@@ -38,7 +38,7 @@ static int rename_step(const TestRun *r, int64_t from, int64_t to)
 /* ---- what a save puts there ------------------------------------------------------------------ */
 
 /* Paths and host names may contain any bytes. */
-static void texts_with_invalid_utf8_are_saved_and_read_back(void **state)
+static void invalid_utf8_in_texts_is_saved_as_replacement_characters(void **state)
 {
     (void)state;
     static const char *const texts[][2] = {
@@ -203,8 +203,8 @@ static void save_aloud(TestRun *r, int64_t step, int at, char *said, size_t n)
     assert_int_equal(good, at == 0);
 }
 
-/* The warning is printed after the rename: a save that fails before it must leave everything in
- * place. */
+/* The warning is printed only after the rename. A save that fails before the rename leaves
+ * everything in place and prints no warning. */
 static void a_save_warns_after_it_has_moved_an_existing_folder(void **state)
 {
     (void)state;
@@ -371,7 +371,7 @@ int main(void)
 {
     log_set_level(LOG_ERROR); /* hides the warnings about damage that these tests cause */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_with_invalid_utf8_are_saved_and_read_back),
+        cmocka_unit_test(invalid_utf8_in_texts_is_saved_as_replacement_characters),
         cmocka_unit_test(a_save_fails_if_the_disk_stores_other_bytes_than_were_written),
         cmocka_unit_test(a_link_in_place_of_a_checkpoint_is_not_followed),
         cmocka_unit_test(saved_files_and_folders_respect_the_umask),

@@ -287,7 +287,7 @@ static int open_files(void)
     return n;
 }
 
-/* However many files a checkpoint has, a rank that reads it keeps only a few open. */
+/* A checkpoint of more than CHECKPOINT_OPEN_FILES files is read with one file open at a time. */
 static void a_reader_of_many_files_keeps_only_one_open(void **state)
 {
     (void)state;

@@ -123,7 +123,7 @@ static void saving_a_step_that_exists_has_the_same_outcome_on_all_ranks(void **s
     test_run_close(&r);
 }
 
-static void all_ranks_learn_when_pruning_on_rank_0_fails(void **state)
+static void a_pruning_failure_on_rank_0_is_reported_on_all_ranks(void **state)
 {
     (void)state;
     TestRun r;
@@ -182,8 +182,8 @@ static void several_ranks_remove_old_checkpoints_to_save_on_a_full_disk(void **s
     assert_true(error_says(saving.err[0], ENOSPC));
     assert_int_equal(test_run_entries(&r), 3);
     saving.making_room = true;
-    /* Step 2 must stay until step 5 is complete, and then there is room for less than half a
-     * checkpoint. */
+    /* Only step 1 may make room: step 2 is the newest that verifies, so it must stay until step 5
+     * is complete. The save may fail even with this room. */
     ranks_save(&saving);
     if (!ranks_agree(&saving)) assert_true(error_says(saving.err[0], ENOSPC));
     assert_false(test_run_whole(&r, 1));
@@ -203,7 +203,7 @@ int main(void)
         cmocka_unit_test(bug_51_killing_a_writer_at_any_call_leaves_a_whole_checkpoint),
         cmocka_unit_test(rank_0_writes_the_manifest_after_all_writers_have_synced),
         cmocka_unit_test(saving_a_step_that_exists_has_the_same_outcome_on_all_ranks),
-        cmocka_unit_test(all_ranks_learn_when_pruning_on_rank_0_fails),
+        cmocka_unit_test(a_pruning_failure_on_rank_0_is_reported_on_all_ranks),
         cmocka_unit_test(several_ranks_remove_old_checkpoints_to_save_on_a_full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -153,7 +153,7 @@ static void must_read(Saved *s, int i, int64_t first, int64_t rows)
     if (!reads(s, i, first, rows)) fail_msg("%s", s->err);
 }
 
-static void the_weights_read_equal_those_that_were_saved(void **state)
+static void weights_are_read_back_exactly_as_they_were_saved(void **state)
 {
     (void)state;
     static const int ranks[] = {1, 3, WEIGHTS};
@@ -285,7 +285,7 @@ static void the_error_names_a_tensor_that_is_not_a_weight(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_weights_read_equal_those_that_were_saved),
+        cmocka_unit_test(weights_are_read_back_exactly_as_they_were_saved),
         cmocka_unit_test(no_row_of_a_damaged_chunk_is_read),
         cmocka_unit_test(a_checkpoint_pruned_while_it_is_read_gives_its_weights_or_an_error),
         cmocka_unit_test(the_error_names_a_tensor_that_is_not_a_weight),

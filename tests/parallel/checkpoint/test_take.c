@@ -80,7 +80,7 @@ static const char *said_about(int64_t tokens, int64_t positions, bool same_ids, 
     return *fits ? take.notice : err;
 }
 
-static void only_unused_positions_and_token_ids_are_left_out(void **state)
+static void only_rows_of_unused_positions_and_token_ids_are_left_out(void **state)
 {
     (void)state;
     static const struct {
@@ -284,7 +284,7 @@ static void a_checkpoint_of_step_0_with_optimizer_states_is_pruned(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_unused_positions_and_token_ids_are_left_out),
+        cmocka_unit_test(only_rows_of_unused_positions_and_token_ids_are_left_out),
         cmocka_unit_test(every_tensor_that_does_not_fit_is_named_with_both_shapes),
         cmocka_unit_test(an_error_names_12_misfits_and_counts_the_others),
         cmocka_unit_test(a_shorter_table_receives_the_first_rows_of_the_source),
