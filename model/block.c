@@ -50,8 +50,8 @@ static int add_vector(const Adding *a, const char *what, int pack, int64_t rows,
                                .init = init});
 }
 
-/* Numbers of the packs in a block. A pack is a set of adjacent matrices that one product reads; its
- * number must be unique only within the unit. */
+/* Numbers of the packs in a block. A pack is a set of adjacent matrices that one product reads. The
+ * number need be unique only within the parameter unit, which here is one block. */
 enum { PACK_QKV, PACK_QKV_BIAS, PACK_KV, PACK_KV_BIAS, PACK_UP, PACK_UP_BIAS };
 
 /* Returns whether tensor-parallel ranks share kv heads. If so, the ranks that share a head sum

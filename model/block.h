@@ -7,7 +7,8 @@
 #include "model/mlp.h"
 
 typedef struct {
-    int unit, index; /* index: 0 for the first block */
+    /* unit: number of its parameter unit (param.h). index: 0 for the first block. */
+    int unit, index;
     AttentionParams attention;
     MlpParams mlp;
 } Block;

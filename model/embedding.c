@@ -1,5 +1,5 @@
-/* embedding.c -- implements embedding.h. A token table that is tied to the head is one unit with
- * two users: this layer and the head.
+/* embedding.c -- implements embedding.h. A token table that is tied to the head is one parameter
+ * unit, which two layers use: this one and the head.
  *
  * Each tensor-parallel rank has some rows of the token table. It looks up the tokens that it has
  * and writes zero rows for the other tokens; the sum over the ranks is the full result. */

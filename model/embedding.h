@@ -6,7 +6,8 @@
 #include "model/shape.h"
 
 typedef struct {
-    int token_unit, token;       /* unit and parameter index of the token table */
+    /* The token table: its parameter unit (param.h), and its row in the parameter table. */
+    int token_unit, token;
     int position_unit, position; /* those of the position table; -1 with rotary positions */
 } Embedding;
 
@@ -15,7 +16,8 @@ typedef struct {
 ParamSpec vocab_table_spec(const GptShape *shape, const char *name);
 /* Returns the token id of the first row of such a table on this rank. */
 int64_t vocab_first_row(const ParamStore *store, int row);
-/* Adds each table as a separate unit, from number `unit` on; returns the next free unit number. */
+/* Adds each table as a separate parameter unit, from number `unit` on; returns the next free unit
+ * number. */
 int embedding_add_params(Embedding *embedding, ParamTable *table, const GptShape *shape, int unit);
 
 /* For the memory plan: takes from `scratch` the (N, C) tensor that forward and backward need under

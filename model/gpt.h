@@ -53,7 +53,7 @@ void gpt_set_stats(Gpt *gpt, StepStats *stats);
 /* Returns the interface through which the pipeline runs this part of the model. */
 Stage gpt_stage(Gpt *gpt);
 /* Lists the uses of parameter units in these actions, in order, and writes the list to `uses`
- * unless that is NULL. Returns their number. Exchanges use no units. */
+ * unless that is NULL. Returns their number. An action of kind ACT_EXCHANGE uses no units. */
 int64_t gpt_uses(const GptLayers *layers, const Action *actions, int64_t n, Use *uses);
 
 /* For tests: the model's memory as byte tensors on the device, and the buffers that one chunk of

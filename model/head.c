@@ -84,7 +84,7 @@ static void loss_of(const Pass *pass, const Head *h, const HeadActs *a, Tensor l
         op_loss(pass->dev, losses, logits, targets, V, scale, backward);
         return;
     }
-    /* The vocabulary-parallel cross entropy of Megatron-LM (section 3 of the paper). */
+    /* The vocabulary-parallel cross entropy of Megatron-LM (arXiv:1909.08053, section 3). */
     int64_t first = vocab_first_row(pass->store, h->table);
     Tensor most = tensor_slice_rows(a->most, 0, n), terms = tensor_slice_rows(a->terms, 0, n);
     op_loss_max(pass->dev, most, logits, first, V);

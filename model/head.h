@@ -29,8 +29,9 @@ typedef struct {
     int64_t chunk; /* number of rows in a chunk */
 } HeadActs;
 
-/* Adds the final norm as a unit and, if the head is untied, its table as another unit. If it is
- * tied, `token_unit` and `token` name the token table. Returns the next free unit number. */
+/* Adds the final norm as a parameter unit (param.h) and, if the head is untied, its table as
+ * another unit. If it is tied, `token_unit` and `token` name the token table. Returns the next free
+ * unit number. */
 int head_add_params(Head *head, ParamTable *table, const GptShape *shape, int unit, int token_unit,
                     int token);
 

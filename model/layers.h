@@ -1,5 +1,6 @@
-/* layers.h -- the model as a table of layers in order. Training, evaluation, decoding and the list
- * of unit uses for the parameter store all walk this table. */
+/* layers.h -- the model as a table of layers in order. Training, evaluation and decoding walk this
+ * table, and so does the code that lists for the parameter store which units a step uses (Use in
+ * store.h). */
 #ifndef MODEL_LAYERS_H
 #define MODEL_LAYERS_H
 

@@ -11,8 +11,8 @@ typedef struct {
     int weight, bias, rows;
 } LinearParams;
 
-/* weight (O, I) and bias (O), valid between acquire and release of their unit; their gradients,
- * valid between grad_acquire and grad_release. */
+/* weight (O, I) and bias (O), valid between acquire and release of their parameter unit (store.h);
+ * their gradients, valid between grad_acquire and grad_release. */
 typedef struct {
     Tensor weight, bias, dweight, dbias;
     bool accumulate; /* gradients: += if true, else = */

@@ -10,8 +10,9 @@ typedef struct {
     int weight, bias;
 } NormParams;
 
-/* weight and bias (C), valid between acquire and release of their unit; their gradients, valid
- * between grad_acquire and grad_release. A tensor that the norm does not have is absent. */
+/* weight and bias (C), valid between acquire and release of their parameter unit (store.h); their
+ * gradients, valid between grad_acquire and grad_release. A tensor that the norm does not have is
+ * absent. */
 typedef struct {
     Tensor weight, bias, dweight, dbias;
 } NormTensors;

@@ -79,9 +79,10 @@ static int unit_in_turn(const ParamStore *store, int i)
 }
 
 /* Decides whether each shard's slots are on the device or on the host. Shards are tried in the
- * order of updates, which is the order in which steps use the units. Slots that still fit stay on
- * the device. So the first units are updated there, and their forward pass hides the updates of the
- * later units. */
+ * order of updates, which is the order in which steps use the units. The slots of a shard stay on
+ * the device if they still fit into the bytes that offload_optimizer.ratio leaves there. So the
+ * units that a step uses first are updated without access to the host's memory, and their forward
+ * pass runs while later units are updated. */
 static void choose_places(Optimizer *optimizer, const Config *config, const ParamStore *store)
 {
     const OffloadConfig *offload = &config->zero_optimization.offload_optimizer;
@@ -168,7 +169,7 @@ void optimizer_plan(Optimizer *optimizer, const Config *config, ParamStore *stor
     list_ranges(optimizer, SLOTS_ON_HOST, list_ranges(optimizer, SLOTS_ON_DEVICE, 0));
 }
 
-/* Returns whether slots of the unit are on the host. */
+/* Returns whether the slots of any of the unit's shards are on the host. */
 static bool has_updates(const Optimizer *optimizer, int unit)
 {
     const int *first = optimizer->first_range[SLOTS_ON_HOST];

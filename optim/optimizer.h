@@ -1,11 +1,12 @@
 /* optimizer.h -- the optimizer: its state for the weights that this rank owns, and the update of
  * these weights.
  *
- * State is kept in named slots, which are tensors as long as the weights. The optimizer has slots
- * of its own. Weights in 16-bit storage also have one for a master copy, except bf16 weights that
- * are rounded stochastically. Each shard of the store has its own slots, which are flat tensors.
- * One op updates all shards, or the shards of one unit. Step count, learning rate and clip factor
- * come from the StepDecision on the device.
+ * State is kept in named slots: tensors with one element per element of the weights. AdamW and Adam
+ * have two, the averages of gradients and of their squares; SGD with momentum has one. Weights in
+ * 16-bit storage also have a slot for a master copy, except bf16 weights that are rounded
+ * stochastically. Each shard of the store (a part of a parameter unit, store.h) has separate slots,
+ * which are flat tensors. One op updates all shards, or the shards of one unit. Step count,
+ * learning rate and clip factor come from the StepDecision on the device.
  *
  * With zero_optimization.offload_optimizer.device "cpu" slots are in page-locked host memory, which
  * the device's own kernels read and write. Shards with slots there are updated unit by unit on the

@@ -10,9 +10,10 @@
 #include "model/kernels/ops.h"
 #include "model/param/param.h"
 
-/* Slots are the state tensors that belong to a weight; each has the weight's length. The first is
- * the master copy of 16-bit weights, which depends on the storage type, not on the optimizer. The
- * optimizer's own slots follow, in the order of its row. */
+/* Slots number the state tensors that belong to a weight; each tensor has as many elements as the
+ * weight. SLOT_MASTER is the master copy of a 16-bit weight: whether it exists depends on the
+ * storage type, not on the optimizer. From SLOT_FIRST on come the states that the kind of optimizer
+ * needs, such as AdamW's averages, in the order of OptimizerRule.slot. */
 enum { SLOT_MASTER, SLOT_FIRST, SLOT_OWN_MAX = 2, SLOT_MAX = SLOT_FIRST + SLOT_OWN_MAX };
 
 /* The constants that an op needs in addition to the step's decision. */
@@ -31,8 +32,8 @@ typedef struct {
 
 typedef struct {
     const char *name;               /* value of optimizer.type */
-    const char *slot[SLOT_OWN_MAX]; /* names of its own slots; NULL after the last */
-    /* Returns whether the optimizer needs no slots of its own under this config; NULL: it always
+    const char *slot[SLOT_OWN_MAX]; /* names of the slots from SLOT_FIRST on; NULL after the last */
+    /* Returns whether the optimizer needs none of these slots under this config; NULL: it always
      * needs them. */
     bool (*stateless)(const Config *config);
     OptimizerConstants (*constants)(const Config *config, double weight_decay);
@@ -41,10 +42,11 @@ typedef struct {
 } OptimizerRule;
 
 const OptimizerRule *optimizer_rule(OptimizerType type);
-/* Returns how many slots of its own the optimizer keeps under this config; they are the first ones
- * of its row. */
+/* Returns how many of the slots in rule->slot the optimizer keeps under this config: the first ones
+ * of the array. The master copy is not counted. */
 int optimizer_rule_slots(const OptimizerRule *rule, const Config *config);
-/* Returns "master" or the row's name of the slot. Checkpoints append it to the parameter's name. */
+/* Returns the name of the slot: "master", or its name in rule->slot. Checkpoints append it to the
+ * parameter's name. */
 const char *optimizer_slot_name(const OptimizerRule *rule, int slot);
 
 #endif

@@ -1,4 +1,6 @@
-/* rounding.c -- implements rounding.h: maps ranges of a unit to segments of parameters. */
+/* rounding.c -- implements rounding.h: lists the parameters in a range of a unit (a flat buffer
+ * that stores several parameters), and the index of each element in its parameter. Stochastic
+ * rounding derives its random numbers from both. */
 #include "optim/rounding.h"
 
 #include "model/core/check.h"

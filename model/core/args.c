@@ -313,7 +313,7 @@ const char *args_nearest(const ArgCommand *const *commands, int n, const char *w
 }
 
 /* Writes the names of the group's commands, such as "list, inspect and verify", to buf and returns
- * buf. `last` joins the last two names. */
+ * buf. `last` (" and " or " or ") is written between the last two names. */
 static const char *names_of(const ArgCommand *group, const char *last, char *buf, size_t n)
 {
     size_t at = 0;

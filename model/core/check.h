@@ -24,10 +24,11 @@ void fail(ExitCode code, const char *fmt, ...) __attribute__((noreturn, format(p
  * their exit code to the caller. */
 int error_print(ExitCode code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Tells whether several ranks run, as threads of this process or as several processes, so that a
- * failure of one rank must end all of them. If so, fail and CHECK print only the first error, with
- * its rank's place in the grid. Then they call the flush hook (ends_set_flush) and end the process
- * with _exit. A thread that fails later prints nothing and never returns from fail or CHECK. */
+/* Sets whether several ranks run, as threads of this process or as several processes, so that a
+ * failure of one rank must end all of them. If `shared` is true, fail and CHECK print only the
+ * first error, with its rank's place in the grid. Then they call the flush hook (ends_set_flush)
+ * and end the process with _exit. A thread that fails later prints nothing and never returns from
+ * fail or CHECK. */
 void ends_share(bool shared);
 /* Waits forever. Called by a rank when another rank is already ending the process. */
 void ends_wait(void) __attribute__((noreturn));

@@ -11,7 +11,7 @@ typedef struct {
      * Hopper. 0: no device, or one whose memory is host memory. */
     int capability;
     int64_t bytes; /* total size of device memory; 0: device memory is host memory */
-    /* This program is built without the attention kernels for Hopper. */
+    /* True: this program is built without the attention kernels for Hopper. */
     bool lacks_hopper;
 } DeviceFacts;
 

@@ -110,7 +110,8 @@ static void say(Work *work)
     dumps.writer.say(dumps.writer.context, dump);
 }
 
-/* Writes the dump of a process that ends, and prints what it shows. */
+/* Writes the dump of a process that ends. If this process has printed the error message, then
+ * prints what the files of all processes show. */
 static void write_last(int code)
 {
     Dump dump = {.reason = code == EXIT_HANG ? DUMP_DEADLINE : DUMP_FAILURE};

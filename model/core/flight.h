@@ -160,9 +160,9 @@ void flight_attach(Flight *flight, Device *device);
 /* Ends the recording and frees the progress words. All work of the device must have finished. */
 void flight_detach(Flight *flight, Device *device);
 
-/* Sets the rank's current step, micro-batch and action. Also makes each stream that has got work
- * since its last such request write its progress word as soon as it has finished the work issued so
- * far. */
+/* Sets the rank's current step, micro-batch and action. Also makes streams write their progress
+ * words as soon as they have finished the work issued so far; streams that have got no work since
+ * they were last asked are left out. */
 void flight_at(Flight *flight, int64_t step, int64_t micro_batch, FlightAction action);
 /* Sets the micro-batch and the action, like flight_at, and keeps the current step. */
 void flight_action(Flight *flight, int64_t micro_batch, FlightAction action);

@@ -66,7 +66,7 @@ bool fs_is_folder(const char *path);
  * their list. */
 int fs_scan(const char *folder, struct dirent ***entries);
 /* Removes `name` in `folder` with everything inside it. Symbolic links are removed, not followed.
- * Returns true if the name is gone, also if it did not exist before. */
+ * Returns true if the name does not exist afterwards, even if it did not exist before. */
 bool fs_remove_tree(const FsOps *fs, int folder, const char *name, char *err, size_t n);
 
 /* Opens a regular file that the user named, following symbolic links, and sets *bytes to its size.

@@ -38,8 +38,8 @@ typedef struct {
     int stream;      /* GRAPH_COMPUTE ... */
     int code;        /* op: OpId; collective: CommVerb */
     DType dtype;     /* op: the storage type it computes with; else the type of the elements */
-    int64_t m, n, k; /* a product: rows and columns of its result, and the depth; attention: batch x
-                      * heads, queries, head size */
+    int64_t m, n, k; /* a product: rows and columns of its result, and the number of terms of each
+                      * sum; attention: batch x heads, queries, head size */
     double flops;    /* op: multiplications and additions of a product or of causal attention;
                       * those that attention skips because of document boundaries and windows are
                       * not known here, and are counted too */

@@ -17,8 +17,8 @@ char *json_string(const char *text);
  * strlen(text) + 3 bytes are always enough. */
 char *json_quote(char *out, size_t n, const char *text);
 
-/* Prints x with 17 significant digits, for records that programs read. Prints null and returns
- * false if x is infinite or NaN. */
+/* Prints x with 17 significant digits, so that programs read back the same double. Prints null and
+ * returns false if x is infinite or NaN. */
 bool json_print_number(FILE *to, double x);
 /* Writes x as the shortest number that reads back as x, for people to read. The decimal separator
  * is a point in every locale. */

@@ -100,7 +100,8 @@ static void print_message(FILE *to, LogLevel level, bool place, const char *fmt,
     terminal_message(to, text, level == LOG_WARNING ? MARK_WARNING : MARK_NONE, marked);
 }
 
-/* Returns whether this thread prints messages of this level on the console, and sets *to. */
+/* Returns whether this thread prints messages of this level on the console. If so, sets *to to
+ * stdout or stderr. */
 static bool is_printed(LogLevel level, FILE **to)
 {
     if (level < current_level || (thread_rank != 0 && level < LOG_ERROR)) return false;

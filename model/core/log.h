@@ -58,7 +58,8 @@ bool log_lock_soon(FILE *to);
  * called by a signal handler. */
 bool log_can_write(int fd, int milliseconds);
 /* Returns whether a thread is blocked in a write to stdout or stderr at this moment, because the
- * output is not read. During a run only rank 0 prints anything but errors. Does not wait itself. */
+ * output is not read. Mostly that is a thread of rank 0, because during a run the other ranks print
+ * only errors. Does not wait itself. */
 bool log_blocked(void);
 /* Prints "kind[code] rank R place: text\n", also to the thread's log file. Does not wait long for
  * another thread that holds a stream's lock, but waits until `to` is read. Used by check.c. */

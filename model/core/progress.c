@@ -72,7 +72,8 @@ static bool take_stdout(void)
     return false;
 }
 
-/* Prints the work's line if it is due, with the time that is left, or else the time so far. */
+/* Prints the line of the work in progress if it is due, with the time that is left or, if that is
+ * unknown, the time so far. */
 static void print_if_due(double now)
 {
     char text[320];

@@ -8,8 +8,9 @@
 
 #include <stdlib.h>
 
-/* Fills x with the initial weights of one extent. Random numbers are drawn by an element's index in
- * the whole parameter, so they do not depend on how the parameter is split. */
+/* Fills x with the initial weights of one extent (consecutive elements of a parameter, extents.h).
+ * Random numbers are drawn by an element's index in the whole parameter, so they do not depend on
+ * how the parameter is split. */
 static void init_extent(Device *dev, const Param *p, const ParamExtent *extent, Tensor x,
                         uint64_t seed)
 {

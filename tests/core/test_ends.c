@@ -224,7 +224,7 @@ static void do_nothing(int rank)
 }
 
 /* After all ranks have finished, fail works as in a program with a single rank. */
-static void test_after_the_ranks_have_ended_fail_exits_as_usual(void **state)
+static void test_when_all_ranks_have_finished_fail_works_as_with_one_rank(void **state)
 {
     (void)state;
     char text[4096];
@@ -386,7 +386,7 @@ int main(void)
         cmocka_unit_test(test_a_failing_rank_does_not_wait_for_one_that_holds_stdout),
         cmocka_unit_test(test_a_failing_rank_does_not_wait_for_one_that_holds_stderr),
         cmocka_unit_test(test_a_failure_in_the_flush_hook_keeps_the_first_exit_code),
-        cmocka_unit_test(test_after_the_ranks_have_ended_fail_exits_as_usual),
+        cmocka_unit_test(test_when_all_ranks_have_finished_fail_works_as_with_one_rank),
         cmocka_unit_test(test_a_failure_ends_the_process_within_five_seconds),
         cmocka_unit_test(test_errors_in_pool_threads_show_the_place_of_their_rank),
         cmocka_unit_test(test_a_rank_writes_messages_of_every_level_to_its_log_file),

@@ -173,7 +173,7 @@ static void begin_a_file(void)
     if (!atomic_file_open(&file, &fs_system, "a/new", err, sizeof err)) _exit(1);
 }
 
-static void test_what_killed_processes_left_is_removed_and_nothing_else(void **state)
+static void test_only_files_and_folders_left_by_killed_processes_are_removed(void **state)
 {
     (void)state;
     static const char *const others[] = {"a/new.tmp-x-0", "a/new.tmp-7-0.old", "a/newer.tmp-7-0",
@@ -222,7 +222,7 @@ int main(void)
         cmocka_unit_test(test_an_existing_file_or_folder_is_not_replaced),
         cmocka_unit_test(test_a_folder_that_appeared_meanwhile_is_not_replaced),
         cmocka_unit_test(test_an_aborted_folder_is_removed),
-        cmocka_unit_test(test_what_killed_processes_left_is_removed_and_nothing_else),
+        cmocka_unit_test(test_only_files_and_folders_left_by_killed_processes_are_removed),
         cmocka_unit_test(test_a_size_beyond_the_known_free_space_of_a_disk_is_refused),
     };
     return cmocka_run_group_tests_name("new folders", tests, enter_scratch, leave_scratch);

@@ -97,7 +97,7 @@ static void test_with_a_sanitizer_a_fork_waits_until_other_threads_sleep(void **
     worker_end(w);
 }
 
-static void test_a_wait_for_a_process_that_stops_ends_when_it_has(void **state)
+static void test_process_wait_until_stopped_returns_once_the_process_has_stopped(void **state)
 {
     (void)state;
     int status = 0;
@@ -122,7 +122,7 @@ int main(void)
         cmocka_unit_test(test_other_threads_sleep_gives_up_on_a_thread_that_never_sleeps),
         cmocka_unit_test(test_other_threads_sleep_does_not_wait_for_its_caller_to_sleep),
         cmocka_unit_test(test_with_a_sanitizer_a_fork_waits_until_other_threads_sleep),
-        cmocka_unit_test(test_a_wait_for_a_process_that_stops_ends_when_it_has),
+        cmocka_unit_test(test_process_wait_until_stopped_returns_once_the_process_has_stopped),
     };
     return cmocka_run_group_tests_name("sleeping threads", tests, NULL, NULL);
 }

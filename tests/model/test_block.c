@@ -169,8 +169,7 @@ static void test_backward_uses_valid_column_sums_and_ignores_stale_ones(void **s
     alone_close(&a);
 }
 
-/* ---- gradients of biases from attention -------------------------------------------------------
- */
+/* ---- gradients of biases from attention ------------------------------------------------------ */
 
 /* A table of ops for f64 that counts the calls of attention and of linear layers that compute
  * gradients of biases, and passes every call on to the device's real table. */
@@ -228,7 +227,8 @@ static unsigned char *gradients_of(const GptShape *s, bool attention_sums_biases
 }
 
 /* Compares the gradients with and without attention_sums_biases, bit by bit, and checks which ops
- * computed those of biases. `moved`: with it, attention computes those of q, k and v. */
+ * computed the gradients of biases. `moved`: attention_sums_biases must make attention compute
+ * those of q, k and v; else it must change nothing. */
 static void check_moved(const GptShape *s, bool moved)
 {
     BiasSpy spy[2];
@@ -246,9 +246,10 @@ static void check_moved(const GptShape *s, bool moved)
     free(gradients[1]);
 }
 
-/* On a device whose attention sums the gradients of biases, the block asks for them: with one kv
- * head per query head or fewer, with recompute, and in every dtype. Between q or k and attention
- * there must be neither a rotation nor a norm, and biases must exist. */
+/* On a device with attention_sums_biases, the block must let attention compute the gradients of the
+ * biases of q, k and v: with one kv head per query head or fewer, with recompute, and in every
+ * dtype. It must not if q and k are rotated or normalised before attention, or if there are no
+ * biases. */
 static void test_attention_computes_the_gradients_of_biases_with_the_same_bits(void **state)
 {
     (void)state;
@@ -351,7 +352,7 @@ static void test_bias_gradients_on_ranks_are_right_without_column_sums(void **st
 
 /* Each rank computes the gradients of the biases of its own heads, from all rows. In the last case
  * four ranks share two kv heads, so k and v form a linear layer of their own, apart from q. */
-static void test_attention_computes_the_gradients_of_biases_of_its_ranks_heads(void **state)
+static void test_attention_on_ranks_computes_bias_gradients_of_each_ranks_heads(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -377,7 +378,7 @@ int main(void)
         cmocka_unit_test(test_backward_uses_valid_column_sums_and_ignores_stale_ones),
         cmocka_unit_test(test_attention_computes_the_gradients_of_biases_with_the_same_bits),
         cmocka_unit_test(test_bias_gradients_on_ranks_are_right_without_column_sums),
-        cmocka_unit_test(test_attention_computes_the_gradients_of_biases_of_its_ranks_heads),
+        cmocka_unit_test(test_attention_on_ranks_computes_bias_gradients_of_each_ranks_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

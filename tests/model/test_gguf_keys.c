@@ -241,7 +241,7 @@ static void merges_whose_order_scores_cannot_express_are_refused(void **state)
 
 /* ---- refusals and faults --------------------------------------------------------------------- */
 
-static void features_that_gguf_cannot_store_are_refused_by_their_config_key(void **state)
+static void features_that_gguf_cannot_store_are_refused_and_the_error_names_them(void **state)
 {
     (void)state;
     static const struct {
@@ -343,7 +343,7 @@ int main(void)
         cmocka_unit_test(a_gpt2_file_has_the_expected_keys),
         cmocka_unit_test(a_llama_file_has_the_expected_keys),
         cmocka_unit_test(the_file_contains_the_tokens_and_merges_of_the_tokenizer),
-        cmocka_unit_test(features_that_gguf_cannot_store_are_refused_by_their_config_key),
+        cmocka_unit_test(features_that_gguf_cannot_store_are_refused_and_the_error_names_them),
         cmocka_unit_test(the_error_names_each_tensor_that_does_not_fit),
         cmocka_unit_test(a_disk_that_fails_leaves_no_part_of_a_file),
     };

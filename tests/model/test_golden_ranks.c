@@ -147,9 +147,9 @@ static void check_model(const char *name, int tp, bool sequence_parallel)
     golden_close(golden);
 }
 
-/* Bug 27 of tests/README.md. Four heads on two ranks, and on four, where two ranks share a kv head;
- * three heads with one kv head for all ranks. Biases of q, k and v alone, also of a shared kv
- * head. */
+/* Bug 27 of tests/README.md. The cases include four heads on two ranks and on four, where two ranks
+ * share a kv head; three heads with one kv head that all ranks share; and models in which only q, k
+ * and v have biases, also with a shared kv head. */
 static void test_bug_27_whole_weights_loaded_on_ranks_equal_pytorch(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_llmc_refused.c -- model files of llm.c that are damaged or no such files, models that they
- * cannot hold, and disks that fail. */
+/* test_llmc_refused.c -- refusals: damaged model files of llm.c, files that are not model files of
+ * llm.c, and models that such a file cannot hold. Also tests disks that fail. */
 #include "model/core/check.h"
 #include "model/core/files.h"
 #include "tests/fuzz/fuzz_weights.h"

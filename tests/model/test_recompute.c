@@ -124,8 +124,8 @@ static void check_policies(const GptShape *s, int what)
 
 /* Returns whether to test fewer variants, because the device may be emulated (TEST_DEVICE) or the
  * program runs under a sanitizer (TEST_SAMPLE), which is slow. Rows are then narrower, and every
- * seventh variant is tested, which covers every pair of options. With both, every 29th variant
- * covers every option and kernel. TEST_EVERY sets another distance; the first variant varies. */
+ * seventh variant is tested, which covers every pair of options. If both are set, every 29th, which
+ * covers every option and kernel. TEST_EVERY=N: every N-th instead. The first varies (turns.h). */
 static bool thinned(void)
 {
     return getenv("TEST_DEVICE") != NULL || getenv("TEST_SAMPLE") != NULL;

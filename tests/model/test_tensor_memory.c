@@ -127,9 +127,11 @@ static void test_memory_of_a_rank_equals_the_formulas_of_this_file(void **state)
     }
 }
 
-/* The rows of logits that the head computes at a time, and with them its memory: chunks are of
- * nearly equal length, in whole tiles of 256 rows if full chunks are. */
-static void test_the_head_divides_rows_into_equal_chunks(void **state)
+/* Checks how many rows of logits the head computes at a time, on which its memory depends. The
+ * chunks must have nearly equal lengths, instead of a short rest at the end. If head_chunk is a
+ * multiple of 256 rows (a tile), the length of a chunk must be one, too, unless one chunk has all
+ * rows. */
+static void test_the_head_divides_rows_into_nearly_equal_chunks(void **state)
 {
     (void)state;
     static const struct {
@@ -154,6 +156,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory_of_a_rank_equals_the_formulas_of_this_file),
-        cmocka_unit_test(test_the_head_divides_rows_into_equal_chunks)};
+        cmocka_unit_test(test_the_head_divides_rows_into_nearly_equal_chunks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,8 +68,8 @@ static void test_every_kind_of_model_on_ranks_equals_one_rank(void **state)
 
 /* ---- grids with data-parallel ranks ---------------------------------------------------------- */
 
-/* Also with data-parallel ranks, at every ZeRO stage: each rank has a shard of its part, and
- * partial gradients are summed on the shards. */
+/* Tests tensor-parallel together with data-parallel ranks, at every ZeRO stage: each rank has a
+ * shard of its part of the parameters, and partial gradients are summed on the shards. */
 static void test_data_parallel_ranks_at_every_zero_stage_equal_one_rank(void **state)
 {
     (void)state;
@@ -118,8 +118,8 @@ static void biases_are_one(const Param *row, double *weight)
     if (strcmp(row->name + n - 5, ".bias") == 0) *weight = 1;
 }
 
-/* Bug 20: the bias of a linear whose input is split must be added once, after the sum over the
- * ranks. If each rank added it, biases of 1 would make an output wrong by tp - 1. */
+/* Bug 20: the bias of a linear layer whose input is split must be added once, after the sum over
+ * the ranks. If each rank added it, biases of 1 would make an output wrong by tp - 1. */
 static void test_bug_20_biases_after_a_sum_over_ranks_are_added_once(void **state)
 {
     (void)state;

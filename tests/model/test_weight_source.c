@@ -115,7 +115,7 @@ static void test_overflows_are_counted_and_nans_kept(void **state)
     assert_int_equal(copy, nan);
 }
 
-static void test_a_source_is_searched_by_name(void **state)
+static void test_weight_source_find_finds_a_tensor_by_its_exact_name(void **state)
 {
     (void)state;
     SourceTensor tensors[] = {
@@ -147,7 +147,7 @@ int main(void)
         cmocka_unit_test(test_conversion_to_16_bits_rounds_once_to_nearest_even),
         cmocka_unit_test(test_16_bit_values_survive_conversion_to_wider_types_and_back),
         cmocka_unit_test(test_overflows_are_counted_and_nans_kept),
-        cmocka_unit_test(test_a_source_is_searched_by_name),
+        cmocka_unit_test(test_weight_source_find_finds_a_tensor_by_its_exact_name),
         cmocka_unit_test(test_values_that_are_not_finite_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -62,8 +62,9 @@ static inline void fiber_enter(EmuBlock *block, void *saved)
                     from_scheduler ? &block->scheduler_stack_bytes : NULL);
 }
 
-/* Returns the warp's next lane that can continue: the first one after `lane` in this order, or
- * else the first one. At least one lane can. */
+/* Returns the next lane of the warp that can continue: in ascending order of lanes (descending if
+ * `order` is REVERSE), the first one after `lane`, or if there is none, the first one of all. At
+ * least one lane must be able to continue. */
 static inline int lane_after(const EmuWarp *warp, EmuOrder order, int lane)
 {
     bool reverse = order == EmuOrder::REVERSE;
@@ -89,11 +90,11 @@ fiber_switch_sanitized(EmuThread *thread, EmuThread *next, bool last)
     fiber_enter(block, thread->sanitizer_stack);
 }
 
-/* Lets another fiber run until this thread is made ready again: the next lane of its warp that can
- * continue, without a detour over the scheduler, or else the scheduler. `last`: it never is. Half
- * of the emulation's time passes here, most of it until the next stack is in the cache. So without
- * a sanitizer the switch is the last call, which needs no frame, and the stack of the lane after
- * the next one is fetched in advance. */
+/* Lets other fibers run until this thread is made ready again. Switches directly to the next lane
+ * of its warp that can continue; if there is none, or in shuffled order, to the scheduler. `last`:
+ * this thread will not run again. Half of the emulation's time passes here, most of it until the
+ * next stack is in the cache. So without a sanitizer the switch is the last call, which needs no
+ * frame, and the stack of the lane after the next one is fetched in advance. */
 static inline void fiber_yield(EmuThread *thread, bool last)
 {
     EmuBlock *block = thread->block;

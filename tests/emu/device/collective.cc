@@ -17,8 +17,9 @@ bool emu_meeting_check(EmuWarp *warp, int i)
     return true;
 }
 
-/* Lanes that wait for the caller, and that the caller will wait for, must be in this same call:
- * same mask, same operation. (Otherwise one side is just late.) */
+/* Ends the program if the lanes of this meeting wait for the caller, the caller would wait for at
+ * least one of them, and masks or operations differ. If only one side waits for the other, that is
+ * no error: the other may still make the same call later. */
 static void check_agreement(const EmuMeeting *meeting, uint32_t mask, int lane,
                             const EmuPlace &place)
 {

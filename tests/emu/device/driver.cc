@@ -1,5 +1,6 @@
-/* driver.cc -- what a real driver does besides the work that it is asked for. It waits for the work
- * of other devices, it locks, and it does not survive a fork.
+/* driver.cc -- what a real driver does besides the work that it is asked for. It may wait for the
+ * work of other devices, it makes other threads wait for its lock, and it cannot be used in a
+ * forked child.
  *
  * EMU_MEMORY_CALLS chooses what four calls wait for (cudaMalloc, cudaFree, cudaMallocHost,
  * cudaFreeHost), and what the loading of a kernel waits for:

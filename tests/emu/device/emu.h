@@ -226,8 +226,8 @@ bool emu_is_pinned(const void *p);
 
 /* ---- stream.cc ------------------------------------------------------------------------------- */
 cudaError_t emu_stream_check(cudaStream_t stream); /* returns an error unless it is a stream */
-/* Does work(context) now, or later when somebody waits for the stream, then on a copy of the
- * context. */
+/* With strict streams, runs work(context) at once. Otherwise queues the work with a copy of the
+ * context; it runs at the latest when somebody waits for the stream. */
 void emu_stream_do(cudaStream_t stream, void (*work)(void *context), void *context, size_t bytes);
 enum class EmuStreams { STRICT, DEFERRED, RANDOM };
 EmuStreams emu_streams_mode(void);
@@ -236,16 +236,17 @@ void emu_stream_wait(cudaStream_t stream);
 void emu_streams_wait(int device);
 
 /* ---- driver.cc ------------------------------------------------------------------------------- */
-/* Stands for the time of a call that allocates or releases memory, or loads a kernel: waits as
- * EMU_MEMORY_CALLS says, and delays the host by EMU_JITTER. */
+/* Exists during each call that allocates or releases memory or loads a kernel. The constructor
+ * delays the host as EMU_JITTER says, then waits and locks as EMU_MEMORY_CALLS says; the destructor
+ * unlocks. */
 struct EmuDriverCall {
     EmuDriverCall();
     ~EmuDriverCall();
     bool mine; /* it holds the process-wide lock */
 };
 void emu_driver_works(void); /* called before work is enqueued */
-/* Loads a kernel on the current device: its address, or the hash of a product. Returns false if it
- * was loaded there before. */
+/* Loads a kernel on the current device. `what` is the kernel's address or, for a product of
+ * cuBLASLt, a hash that stands for its kernel. Returns false if it was loaded there before. */
 bool emu_driver_load(uint64_t what);
 void emu_driver_page_locks(void); /* called before host memory is page-locked */
 /* Returns whether this process was forked by one that had used CUDA. Then no call succeeds. */

@@ -83,8 +83,8 @@ typedef struct EmuHopper {
 
 /* Returns the state of the calling thread's block. */
 EmuHopper *emu_hopper(void);
-/* Called by block.cc at the start and the end of each block. The latter ends the program if
- * something is left over: bytes, arrivals. */
+/* Called by block.cc at the start and the end of each block. emu_hopper_end ends the program if
+ * something is incomplete, for example if arrivals or bytes of a barrier's phase are missing. */
 void emu_hopper_start(EmuBlock *block);
 void emu_hopper_end(EmuBlock *block);
 /* Lets held threads continue, or executes a copy that threads wait for. Returns false if there are
@@ -150,7 +150,8 @@ static inline void emu_threads_wake(EmuBlock *block, const EmuThreads *set)
         block->warp[i].ready |= set->lanes[i];
 }
 
-/* Holds the threads of a warp that could continue until no other thread can. */
+/* Stops those threads of a warp that could continue, until no other thread of the block can
+ * continue. */
 static inline void emu_hold(EmuBlock *block, int warp)
 {
     block->hopper->held.lanes[warp] |= block->warp[warp].ready;

@@ -44,7 +44,7 @@ static void check_address(const uint64_t *bar, const EmuPlace &place)
     emu_check_shared(bar, sizeof *bar, place.what);
 }
 
-/* Returns the barrier that is marked here, or NULL. */
+/* Returns the barrier whose mark is stored at `bar`, or NULL. */
 static EmuMbarrier *marked(EmuHopper *hopper, const uint64_t *bar)
 {
     uint64_t word = *bar, i = word & 0xff;
@@ -120,7 +120,8 @@ static void arrive(EmuMbarrier *b, const EmuPlace &place)
     check_phase(emu_thread->block, b, place.what);
 }
 
-/* Holds the calling thread and the lanes of its warp that can continue until no other thread can.
+/* Stops the calling thread, and those lanes of its warp that could continue, until no other thread
+ * of the block can continue.
  */
 static void hold_warp(EmuThread *thread)
 {
@@ -130,9 +131,10 @@ static void hold_warp(EmuThread *thread)
     emu_wait_in_collective(thread);
 }
 
-/* In forward order, a warp whose arrival completes a phase is then held until no other thread can
- * continue. So what its other lanes should have done before the arrival is missing when other warps
- * continue, unless __syncwarp or a barrier comes before it. */
+/* In forward order, a warp whose arrival completes a phase is then stopped until no other thread
+ * can continue. If one lane arrives for the warp before the other lanes have done their part, other
+ * warps then continue without that part and give a wrong result. __syncwarp or a barrier before the
+ * arrival prevents this. */
 void emu_mbarrier_arrive(uint64_t *bar, const EmuPlace &place)
 {
     EmuMbarrier *b = emu_mbarrier_at(bar, place);

@@ -82,7 +82,8 @@ static char *map_guarded(size_t bytes)
     return map;
 }
 
-/* Returns the number of bytes whose protection was changed. */
+/* Sets the protection of all live allocations to `how` (PROT_...). Returns the number of their
+ * bytes. */
 static size_t table_protect(int how)
 {
     size_t sum = 0;

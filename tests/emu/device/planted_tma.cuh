@@ -227,8 +227,8 @@ typedef enum {
     TAKEN_TOO_MANY, /* more than the others give */
     TAKEN_TWICE,    /* a warpgroup changes its registers again */
     TAKEN_UNEQUAL,  /* the warps of a warpgroup take different numbers */
-    TAKEN_BY_SOME,  /* one warp of the warpgroup does not */
-    TAKEN_BY_LANES, /* a part of a warp does not */
+    TAKEN_BY_SOME,  /* one warp of the warpgroup takes none */
+    TAKEN_BY_LANES, /* one lane of a warp takes none */
     TAKEN_FEWER,    /* fewer than the launch gave */
     GIVEN_MORE      /* more than the launch gave */
 } RegistersBug;

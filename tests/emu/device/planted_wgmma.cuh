@@ -54,8 +54,8 @@ typedef enum {
     OTHER_PLACE,
     OTHER_SUM,   /* one thread adds to D, the others do not */
     OTHER_GROUP, /* one thread closes an empty group before */
-    OTHER_D,     /* one thread has a D of its own for the second product */
-    EARLIER_D,   /* all others have another D than for the first product */
+    OTHER_D,     /* in the second product, all threads but one use D of the first again */
+    EARLIER_D,   /* in the second product, only one thread uses D of the first again */
     OTHER_WAIT,
     ONE_MORE, /* one thread requests a second product */
 } Divergence;

@@ -106,7 +106,8 @@ static bool driver_is(const char *state)
     return word != NULL && strcmp(word, state) == 0;
 }
 
-/* Appends the setting that a driver reads when a process calls it first to the file EMU_STARTED. */
+/* Appends to the file EMU_STARTED the value of CUDA_DEVICE_MAX_CONNECTIONS, which a real driver
+ * reads at the first call of a process. */
 static void start_driver(void)
 {
     const char *file = getenv("EMU_STARTED"), *word = getenv("CUDA_DEVICE_MAX_CONNECTIONS");

@@ -203,7 +203,7 @@ static void look_without_a_pipe(void *context)
     device_survey("cuda");
 }
 
-static void test_devices_are_looked_for_once_and_never_by_the_process_itself(void **state)
+static void test_devices_are_looked_for_only_once_and_in_a_child_process(void **state)
 {
     char text[512];
     (void)state;
@@ -248,7 +248,7 @@ static void ask_for_facts(void *context)
     _exit(host.capability == 0 && host.bytes == 0 ? 0 : 99);
 }
 
-static void test_survey_facts_are_the_smallest_of_the_devices_of_the_ranks(void **state)
+static void test_device_survey_facts_are_the_minimum_over_the_devices_of_all_ranks(void **state)
 {
     char text[512];
     (void)state;
@@ -320,8 +320,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_device_choice_allocates_no_device_memory),
         cmocka_unit_test(test_a_gpu_that_cannot_be_used_is_reported_with_the_reason),
-        cmocka_unit_test(test_survey_facts_are_the_smallest_of_the_devices_of_the_ranks),
-        cmocka_unit_test(test_devices_are_looked_for_once_and_never_by_the_process_itself),
+        cmocka_unit_test(test_device_survey_facts_are_the_minimum_over_the_devices_of_all_ranks),
+        cmocka_unit_test(test_devices_are_looked_for_only_once_and_in_a_child_process),
         cmocka_unit_test(test_a_driver_that_does_not_answer_ends_the_program),
         cmocka_unit_test(test_using_a_view_for_more_than_enqueuing_work_is_refused),
         cmocka_unit_test(test_ranks_are_distributed_over_gpus_with_separate_streams),

@@ -61,7 +61,7 @@ static void call_free_host(void)
     CUDA_CHECK(cudaFreeHost(pinned));
 }
 
-/* Each I is another kernel. */
+/* Each value of I makes a different kernel, which has not been loaded yet. */
 template <int I> static void call_launch(void)
 {
     LAUNCH(mark_kernel<I>, 1, 1, 0, stream[1], memory[1]);
@@ -94,8 +94,8 @@ static void *run_launch(void *)
     return NULL;
 }
 
-/* Makes the call on device 1 while device 0 waits. Returns whether the call waits, too. Then
- * `locked` tells whether another thread could not enqueue meanwhile. */
+/* Makes the call on device 1 while a host function of device 0 waits. Returns whether the call
+ * waits, too. Sets *locked to whether another thread cannot enqueue work meanwhile. */
 static bool waits(const char *mode, void (*call)(void), bool *locked)
 {
     pthread_t caller, other;
@@ -121,7 +121,7 @@ static bool waits(const char *mode, void (*call)(void), bool *locked)
     return waited;
 }
 
-static void test_emu_memory_calls_decides_if_memory_calls_and_loads_wait_and_lock(void **)
+static void test_emu_memory_calls_decides_whether_memory_calls_and_loads_wait_or_lock(void **)
 {
     static const struct {
         const char *mode;
@@ -341,7 +341,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_child_of_a_process_that_used_cuda_is_refused),
-        cmocka_unit_test(test_emu_memory_calls_decides_if_memory_calls_and_loads_wait_and_lock),
+        cmocka_unit_test(test_emu_memory_calls_decides_whether_memory_calls_and_loads_wait_or_lock),
         cmocka_unit_test(test_memory_calls_and_launches_are_delayed_at_random),
         cmocka_unit_test(test_a_query_of_an_event_may_block_until_it_is_complete),
         cmocka_unit_test(test_a_kernel_that_was_not_loaded_with_the_others_is_refused),

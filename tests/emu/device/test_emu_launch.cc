@@ -107,7 +107,7 @@ static void test_a_launch_beyond_the_limits_is_refused_before_its_count_is_narro
 
 /* Kernels reach page-locked memory of the host, and no other memory of it, as an argument and
  * through the pointers in a struct. */
-static void test_kernels_reach_page_locked_memory_and_no_other_of_the_host(void **)
+static void test_kernels_may_use_page_locked_but_no_other_host_memory(void **)
 {
     float *device = device_floats(), *host;
     CUDA_CHECK(cudaMallocHost((void **)&host, FLOATS * sizeof *host));
@@ -136,7 +136,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_launches_that_no_gpu_could_run_are_refused),
-        cmocka_unit_test(test_kernels_reach_page_locked_memory_and_no_other_of_the_host),
+        cmocka_unit_test(test_kernels_may_use_page_locked_but_no_other_host_memory),
         cmocka_unit_test(test_a_launch_beyond_the_limits_is_refused_before_its_count_is_narrowed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

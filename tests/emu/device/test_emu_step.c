@@ -33,9 +33,9 @@
            " \"activation\": \"swiglu\", \"position\": \"rope\", \"bias\": false,"                 \
            " \"tie_word_embeddings\": false}}"
 
-/* The models of scripts/sass/kernels.py in their order, with the number of head chunks that they
- * have on an H200: 64 x 1024 tokens of GPT-2 124M are 4. most: an upper bound of the launches; 0
- * for none. */
+/* The models of scripts/sass/kernels.py in their order, with the number of chunks in which the head
+ * computes its rows on an H200 (for example 4 for GPT-2 124M with 64 x 1024 tokens). most: an
+ * upper bound of the launches; 0: none. */
 static const struct {
     const char *config, *layers, *chunk;
     int64_t most;
@@ -65,9 +65,10 @@ static void predicted(int model, int64_t *kernels, int64_t *products)
     *products = n[1];
 }
 
-/* The marks of the flight recorder in a step of one micro-batch: at the end of the forward pass
- * those of the streams compute and copy, then compute's after the backward pass, the decision and
- * the update. The report leaves them out: each is one thread that stores a number. */
+/* The launches by which streams write their progress words for the flight recorder in a step of one
+ * micro-batch: two at the end of the forward pass, on the streams compute and copy, and one on the
+ * stream compute after each of the backward pass, the decision and the update. The report leaves
+ * them out, because each is one thread that stores a number. */
 enum { MARKS = 5 };
 
 /* A step of GPT-2 124M launches at most 400 kernels and products. For every model of the report of

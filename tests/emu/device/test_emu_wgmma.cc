@@ -335,7 +335,7 @@ static bool first_product_right(const char *time, const char *order, bool itself
     return memcmp(got, want, sizeof got) == 0;
 }
 
-/* `one` is the warp that answers for all, if one does. */
+/* `one`: with RELEASE_FOR_ALL, the warp that says that all four warps have read b. */
 template <Release FAULT> static bool release_right(const char *time, const char *order, int one = 0)
 {
     return first_product_right(time, order, false, [one](const Case<bf16> &c) {
@@ -358,11 +358,12 @@ static void test_operands_released_before_all_warps_have_waited_are_detected(voi
             assert_true(own_rows_right<true>(time, order));
         }
         assert_false(release_right<RELEASE_BEFORE_WAIT>("late", order));
-        /* Late, and in reverse order, the warps leave a wait together. */
+        /* With EMU_ASYNC=late, and in reverse order, all warps leave a wait together, so these two
+         * bugs have no effect. */
         assert_true(release_right<RELEASE_FOR_ALL>("late", order));
         assert_true(own_rows_right<false>("late", order));
         if (strcmp(order, "reverse") == 0) continue;
-        /* It is detected if the warp is the first one to leave the wait. */
+        /* RELEASE_FOR_ALL gives a wrong result if warp `one` is the first to leave the wait. */
         int wrong = 0;
         for (int one = 0; one < WG_THREADS / WARP; one++)
             wrong += !release_right<RELEASE_FOR_ALL>("early", order, one);

@@ -86,8 +86,9 @@ static EmuWarpgroup *warpgroup_of(const EmuThread *thread)
     return &block->warpgroups[(thread - block->thread) / GROUP];
 }
 
-/* Computes the rows of some warps. Rows of A in shared memory may be overwritten only when all of
- * the warps are there: the PTX ISA does not say which warp reads which rows. */
+/* Computes the rows of some warps. Ends the program if A in shared memory was overwritten before
+ * all warps of the warpgroup had requested the product: the PTX ISA does not say which warp reads
+ * which rows. */
 static void product_run(Product *p, int first, int warps)
 {
     if (p->call.registers == NULL && warps < WARPS) {
@@ -104,7 +105,7 @@ static void product_run(Product *p, int first, int warps)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* Ends the program unless all threads of the warpgroup are there. */
+/* Ends the program unless the warpgroup has 128 threads and none has left the kernel. */
 static void check_whole(const EmuThread *thread, const EmuWgmma *call)
 {
     const EmuBlock *block = thread->block;
@@ -277,10 +278,10 @@ static void check_wait(EmuWarpgroup *group, const Lane *lane, int target, EmuPla
                 lane->requested, first->requested);
 }
 
-/* Holds the warps of the warpgroup that have not come to the wait of warp `number`, until no other
- * thread can continue; not in reverse order, where all of them run before any other warp. So they
- * request products only after other threads have done all that the first warp's wait allows them to
- * do. */
+/* Warp `number` has just left a wait. Stops the warps of its warpgroup that have not reached this
+ * wait yet, until no other thread of the block can continue. So they request products only after
+ * other threads have done all that the end of this wait allows them to do. Does nothing in reverse
+ * order, where all warps of the warpgroup run before any other warp. */
 static void hold_others(const EmuWarpgroup *group, int number)
 {
     EmuBlock *block = emu_thread->block;

@@ -18,7 +18,7 @@ typedef struct {
     float *d[GROUP];
     int n;                 /* columns */
     int incomplete[WARPS]; /* products that have not ended in a wait of the warp */
-    EmuPlace place;        /* of the first one */
+    EmuPlace place;        /* of its first product */
 } EmuChain;
 
 /* The chains of a warpgroup. */

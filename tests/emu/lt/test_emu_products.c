@@ -150,7 +150,7 @@ static void answer(const char *word)
 
 /* The library returns an algorithm, but then refuses to run it. The product must then be computed
  * without the epilogue, or without the library, in this call and all later ones. */
-static void test_a_product_that_the_library_refuses_later_is_still_right(void **state)
+static void test_a_product_is_right_even_if_the_library_refuses_to_run_it(void **state)
 {
     (void)state;
     static const char *const answers[] = {NULL, "invalid", "plain", "none", NULL};
@@ -251,8 +251,8 @@ static void test_split_k_sums_are_added_in_the_result_only_if_it_is_f32(void **s
     answer(given);
 }
 
-/* gelu' is asked of the library only from compute capability 9.0 on. Otherwise the product is
- * computed in f32, which is a kind of product that the device has no plan for yet. */
+/* The epilogue with the derivative of GELU is used only from compute capability 9.0 on. On older
+ * devices the product is computed in f32 without it: a kind that the device has no plan for yet. */
 static void test_gelu_backward_uses_the_epilogue_where_it_is_fast(void **state)
 {
     (void)state;
@@ -341,7 +341,7 @@ static void test_a_misaligned_bias_or_aux_is_refused_without_a_plan(void **state
 
 /* More kinds of products than LT_PLANS: every result is right, and the number of plans stays within
  * the limit. */
-static void test_more_shapes_than_plans_are_right_and_plans_stay_bounded(void **state)
+static void test_with_more_shapes_than_plans_results_are_right_and_plans_limited(void **state)
 {
     (void)state;
     enum { SHAPES = LT_PLANS + 100, SIDE = 40 };
@@ -383,14 +383,14 @@ static void test_tf32_is_used_only_for_f32_and_only_on_request(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_product_that_the_library_refuses_later_is_still_right),
+        cmocka_unit_test(test_a_product_is_right_even_if_the_library_refuses_to_run_it),
         cmocka_unit_test(test_the_residual_is_added_by_the_library_or_by_a_kernel),
         cmocka_unit_test(test_lt_product_returns_false_for_an_invalid_epilogue),
         cmocka_unit_test(test_split_k_sums_are_added_in_the_result_only_if_it_is_f32),
         cmocka_unit_test(test_gelu_backward_uses_the_epilogue_where_it_is_fast),
         cmocka_unit_test(test_an_invalid_product_without_epilogue_ends_the_program),
         cmocka_unit_test(test_a_misaligned_bias_or_aux_is_refused_without_a_plan),
-        cmocka_unit_test(test_more_shapes_than_plans_are_right_and_plans_stay_bounded),
+        cmocka_unit_test(test_with_more_shapes_than_plans_results_are_right_and_plans_limited),
         cmocka_unit_test(test_tf32_is_used_only_for_f32_and_only_on_request),
     };
     given = getenv("EMU_LT") ? must_strdup(getenv("EMU_LT")) : NULL;

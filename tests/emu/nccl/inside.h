@@ -65,8 +65,8 @@ typedef struct {
     HeaderQueue sends, receives;
     uint64_t sent, received; /* number of messages issued */
     bool used_send, used_receive;
-    int came[KINDS], n_came; /* first uses of collectives, in the peer's order; next line: of
-                              * messages */
+    int came[KINDS], n_came; /* kinds of collectives that the peer has announced as first uses, in
+                              * its order; next line: the same for messages */
     bool came_send, came_receive;
 } Link;
 
@@ -87,8 +87,8 @@ struct ncclComm {
     int *ring, position;           /* ranks in the ring's order, and this rank's index in it */
     uint64_t issued;               /* number of collectives issued */
     bool used[KINDS];              /* kinds of collectives that were called before */
-    cudaEvent_t reached, finished; /* reached: by the other streams of a plan; finished: the last
-                                    * plan */
+    cudaEvent_t reached, finished; /* reached: recorded on each further stream of a plan, before the
+                                    * plan; finished: recorded after the last plan */
     bool planned;                  /* `finished` has been recorded */
     void *reserve;
     ncclComm *next; /* list of all communicators ever made: none is freed */

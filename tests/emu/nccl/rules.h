@@ -12,10 +12,11 @@
 
 /* Every exported function except ncclGetErrorString calls these first and last. comm is NULL if the
  * function has none. rules_enter ends the program if the communicator was destroyed or never
- * existed, if an earlier call failed, or if another thread already issues calls for the device. It
- * also triggers the faults in EMU_NCCL_FAULT: if it does not return ncclSuccess, the function
- * returns that code at once, through rules_leave. rules_leave remembers an error, and returns
- * it. */
+ * existed, if an earlier call failed, or if another thread already issues calls for the device.
+ * (ncclGetLastError and ncclCommGetAsyncError only report errors: they are allowed after a failed
+ * call and in any thread, and trigger no faults.) rules_enter also triggers the faults in
+ * EMU_NCCL_FAULT: if it does not return ncclSuccess, the function returns that code at once,
+ * through rules_leave. rules_leave remembers an error, and returns it. */
 ncclResult_t rules_enter(const char *function, ncclComm *comm);
 ncclResult_t rules_leave(const char *function, ncclComm *comm, ncclResult_t result);
 

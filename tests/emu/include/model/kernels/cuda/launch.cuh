@@ -15,8 +15,8 @@
 #define DYN_SHARED(type, name) type *name = reinterpret_cast<type *>(emu_shared_memory())
 
 /* Checks that a pointer argument, and every pointer in a struct, points to device memory or to
- * page-locked memory: on a GPU any other pointer would cause a fault. The padding of a struct may
- * hold what was once an address. */
+ * page-locked memory: on a GPU any other pointer would cause a fault. Padding of a struct is
+ * cleared first, because it may still contain an old address. */
 template <class T> static inline void emu_check_argument(const EmuLaunch *launch, const T &argument)
 {
     if constexpr (std::is_class<T>::value) {

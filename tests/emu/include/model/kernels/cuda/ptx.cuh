@@ -208,8 +208,8 @@ static inline float emu_flushed(float x)
 }
 
 /* Returns y, the correctly rounded result for the argument x, moved up or down by at most `most`
- * representable numbers, and flushed. Approximate instructions may err so much by the PTX ISA. How
- * far depends on the bits of x, so equal arguments have equal results. */
+ * representable numbers, and flushed. `most` is the error that the PTX ISA allows the instruction.
+ * How far y is moved depends on the bits of x, so equal arguments have equal results. */
 static inline float emu_approximate(float y, float x, unsigned most)
 {
     unsigned mixed = (__float_as_uint(x) * 0x9e3779b1u) >> 8, step = mixed % (2 * most + 1);

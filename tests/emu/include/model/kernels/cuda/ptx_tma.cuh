@@ -1,5 +1,5 @@
 /* ptx_tma.cuh -- replaces model/kernels/cuda/ptx_tma.cuh on the emulated device; see that file for
- * the contracts. What breaks them ends the program with a message. */
+ * the contracts. A call that breaks a contract ends the program with a message. */
 #ifndef MODEL_KERNELS_CUDA_PTX_TMA_CUH
 #define MODEL_KERNELS_CUDA_PTX_TMA_CUH
 
