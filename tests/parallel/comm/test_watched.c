@@ -15,10 +15,10 @@
 #include <cmocka.h>
 
 /* Seconds; a deadline that must not be reached, and one that must. */
-static const double LONG = 60, SHORT = 0.4;
+static const double LONG = 60, SHORT = 1;
 /* UNREAD: seconds for which nobody reads the console. PRINTED: more bytes than the console
  * holds. */
-static const double UNREAD = 1;
+static const double UNREAD = 2.5;
 enum { PRINTED = 1 << 20 };
 
 static int64_t x;
@@ -189,7 +189,7 @@ static const RankEnd ends[] = {
      3,
      EXIT_HANG,
      {"error[86] ", "group dp, call 6: rank ",
-      " has waited 0.4 s (parallel.timeout) for rank 2, which has not arrived\n"}},
+      " has waited 1 s (parallel.timeout) for rank 2, which has not arrived\n"}},
     {"not connected",
      one_is_not_connected,
      3,
@@ -211,7 +211,7 @@ static const RankEnd ends[] = {
      chain,
      3,
      EXIT_HANG,
-     {"error[86] group low, call 0: rank 0 has waited 0.4 s (parallel.timeout) for rank 1, "
+     {"error[86] group low, call 0: rank 0 has waited 1 s (parallel.timeout) for rank 1, "
       "which has not arrived; rank 1 waits for rank 2 (group high, call 0)\n"}},
     {"stopped",
      one_is_stopped,
@@ -222,25 +222,25 @@ static const RankEnd ends[] = {
      device_host,
      3,
      EXIT_HANG,
-     {"error[86] group low, call 0: rank 0 has waited 0.4 s (parallel.timeout) for rank 1, which "
+     {"error[86] group low, call 0: rank 0 has waited 1 s (parallel.timeout) for rank 1, which "
       "has not arrived; rank 1 waits for rank 2 (group pair, call 1, barrier)\n"}},
     {"device, host, device",
      device_host_device,
      4,
      EXIT_HANG,
-     {"error[86] group low, call 0: rank 0 has waited 0.4 s (parallel.timeout) for rank 1, which "
+     {"error[86] group low, call 0: rank 0 has waited 1 s (parallel.timeout) for rank 1, which "
       "has not arrived; rank 2 waits for rank 3 (group high, call 0)\n"}},
     {"back to the first",
      back_to_the_first,
      2,
      EXIT_HANG,
-     {"error[86] group dp, call 0: rank 0 has waited 0.4 s (parallel.timeout) for rank 1, which "
+     {"error[86] group dp, call 0: rank 0 has waited 1 s (parallel.timeout) for rank 1, which "
       "has not arrived; rank 1 waits for rank 0 (group world, call 1, barrier)\n"}},
     {"rank 0 stopped",
      rank_0_is_stopped,
      3,
      EXIT_HANG,
-     {"error[86] rank 1 dp 1: group dp, call 6: rank 1 has waited 0.4 s (parallel.timeout) for "
+     {"error[86] rank 1 dp 1: group dp, call 6: rank 1 has waited 1 s (parallel.timeout) for "
       "rank "
       "0, which has not arrived\n"}},
 };
@@ -254,7 +254,7 @@ static void test_rank_0_ends_the_program_and_names_the_rank_that_others_wait_for
                           a_host_waits_for_one_in_a_call,
                           3,
                           EXIT_HANG,
-                          {"error[86] rank 1 dp 1: group dp, call 0: rank 1 has waited 1.6 s",
+                          {"error[86] rank 1 dp 1: group dp, call 0: rank 1 has waited 4 s",
                            "for rank 2, which has not arrived\n"}};
     const RankEnd other = {
         "host, device",
@@ -262,7 +262,7 @@ static void test_rank_0_ends_the_program_and_names_the_rank_that_others_wait_for
         3,
         EXIT_HANG,
         {"error[86] group world, call 1, receive of 1 i64 in host memory from rank "
-         "1: rank 0 has waited 0.4 s (parallel.timeout) for rank 1, which has not "
+         "1: rank 0 has waited 1 s (parallel.timeout) for rank 1, which has not "
          "arrived; rank 1 waits for rank 2 (group dp, call 0)\n"}};
     (void)state;
     for (int i = 0; i < ENDS; i++)
