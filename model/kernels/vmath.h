@@ -55,8 +55,8 @@ static HOST_DEVICE inline double vmath_from_f64(uint64_t u)
 #define VMATH_ROUND_F32 0x1.8p23f
 #define VMATH_ROUND_F64 0x1.8p52
 
-/* Returns exp(r) - 1 - r for |r| <= ln(2) / 2; exp computed from it has a relative error of
- * 3.1e-9. */
+/* Returns exp(r) - 1 - r for |r| <= ln(2) / 2; apart from rounding, exp computed from it
+ * has a relative error of at most 3.7e-9. */
 static HOST_DEVICE inline float vmath_exp_tail_f32(float r)
 {
     float p = 0x1.6a23f2p-10f;

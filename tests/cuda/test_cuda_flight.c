@@ -97,7 +97,7 @@ static void test_progress_words_show_which_work_has_finished(void **state)
     device_event_destroy(&dev, &computed);
     device_release(&dev, memory, 2 * ELEMENTS * sizeof(float));
     flight_detach(f, &dev);
-    expect_on(f, GRAPH_COMPUTE, 4, 4); /* the same after the recorder was detached */
+    expect_on(f, GRAPH_COMPUTE, 4, 4); /* still known after the recorder was detached */
     device_close(&dev);
     flight_free(f);
 }

@@ -3,8 +3,8 @@
  * the CUDA device has compute capability 9.0 and the kernels are built.
  *
  * The kernels have four variants, one for each head size and type. Without HOPPER_SWEEP only a few
- * small calls run, most with one of the variants; with it, all calls run with each variant (`make
- * hopper`). */
+ * small calls run, most with one of the variants; with it, all calls run, most with each variant
+ * (`make hopper`). */
 #include "model/core/check.h"
 #include "model/kernels/cuda/attention.h"
 #include "tests/support/device/cuda_pair.h"

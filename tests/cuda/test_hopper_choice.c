@@ -181,8 +181,7 @@ static void resume(Opened *o, const Folder *folder, const char *const *sets)
     free(run);
 }
 
-/* Trains STEPS steps. With `resumes` they follow a first step, after which the run is saved and
- * resumed. */
+/* Trains STEPS steps. With `resumes`, the run is saved and resumed after the first of them. */
 static void train(Trained *out, const Folder *folder, const char *attention, const char *policy,
                   bool resumes)
 {

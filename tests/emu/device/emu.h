@@ -237,7 +237,7 @@ void emu_streams_wait(int device);
 
 /* ---- driver.cc ------------------------------------------------------------------------------- */
 /* Exists during each call that allocates or releases memory or loads a kernel. The constructor
- * delays the host as EMU_JITTER says, then waits and locks as EMU_MEMORY_CALLS says; the destructor
+ * delays the host as EMU_JITTER says, then locks and waits as EMU_MEMORY_CALLS says; the destructor
  * unlocks. */
 struct EmuDriverCall {
     EmuDriverCall();

@@ -61,7 +61,7 @@ static void call_free_host(void)
     CUDA_CHECK(cudaFreeHost(pinned));
 }
 
-/* Each value of I makes a different kernel, which has not been loaded yet. */
+/* Each value of I makes a different kernel, which its first call loads. */
 template <int I> static void call_launch(void)
 {
     LAUNCH(mark_kernel<I>, 1, 1, 0, stream[1], memory[1]);
