@@ -312,7 +312,7 @@ const char *config_word(const Config *config, const char *key);
  * then `suggestion` names the most similar key. */
 bool config_explain(const char *key, FILE *to, char *suggestion, size_t n);
 
-/* Effect of a changed key on a resumed run: none; rounding; other results; it is refused. */
+/* Effect of a changed key on a resumed run: none; rounding; other results; unusable weights. */
 typedef enum { EFFECT_NONE, EFFECT_ROUNDING, EFFECT_NUMBERS, EFFECT_IMPOSSIBLE } ConfigEffect;
 typedef struct {
     const char *key;

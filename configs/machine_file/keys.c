@@ -58,8 +58,8 @@ const MachineKey machine_key[MACHINE_KEYS] = {
  * product_sustained, may be fitted to published step times. (The limits of product_sustained are
  * the same for all devices: at its power limit, a device keeps at least six tenths of its clock.)
  *
- * product_edge: at most one tile of a matrix product, 256 rows, in each dimension; on a CPU it is a
- * few rows per thread. memory_efficiency: a one-pass kernel reaches nine tenths of the memory
+ * product_edge: at most 256 in each dimension, one tile of a matrix product; on a CPU it is a few
+ * rows per thread. memory_efficiency: a one-pass kernel reaches nine tenths of the memory
  * bandwidth, and a kernel that reads its rows twice half of it. launch: an empty kernel takes 1.5
  * us or more; programs that launch many small kernels for one op of this program take up to six
  * times that. host_bandwidth: every GPU has a link to its host. */

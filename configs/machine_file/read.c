@@ -51,7 +51,8 @@ static size_t value_at(const Reading *r, int node)
     return r->json.node[node].value_at;
 }
 
-/* Writes a string or a number as the user wrote it; of any other value, only its type. */
+/* Writes a string, a number, true, false or null as the user wrote it; of a list or an object, only
+ * its type. */
 static const char *shown(const Reading *r, int node, char out[72])
 {
     const cJSON *item = r->json.node[node].item;

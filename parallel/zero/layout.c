@@ -74,10 +74,10 @@ static void create_buckets(ZeroStore *s)
     s->gathering = bucket_create(units, min_i64(o->allgather_bucket_size, most));
 }
 
-/* Sets UnitState.used_late. Updated weights are gathered in the order of the table, and gathers are
- * executed in the order in which they are issued. The gather of a unit that a step uses late must
- * not come before the gathers of units that the step uses first: on the last stage a tied table is
- * the first unit of the table, but the last one used. */
+/* Sets UnitState.used_late, and base.order: the order of the table, but with these units last.
+ * Gathers of updated weights are executed in the order in which they are issued. The gather of a
+ * unit that a step uses late must not come before the gathers of units that the step uses first: on
+ * the last stage a tied table is the first unit of the table, but the last one used. */
 static void find_used_late(ZeroStore *s)
 {
     int units = s->base.table->n_units, n = 0;

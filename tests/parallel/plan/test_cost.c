@@ -56,8 +56,7 @@ static void near(const char *what, double got, double published, double bound)
 
 /* TFLOP/s of cuBLAS in bf16 (pranjalssh/fast.cu README.md). The product of 8192 x 8192 x 8192 was
  * also measured on an H200: 769 to 798, mean 788. The rates that are written as 0.85 * 790 and so
- * on are the shares of 790 TFLOP/s that products in the layers of GPT-2 and Llama reach.
- *  */
+ * on are the shares of 790 TFLOP/s that products in the layers of GPT-2 and Llama reach. */
 static void predicted_products_are_about_as_fast_as_measured_ones(void **state)
 {
     static const struct {

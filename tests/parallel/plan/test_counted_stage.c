@@ -83,7 +83,7 @@ static const World worlds[] = {
 
 /* plan_stages plans the first rank of each stage. It must need the same memory and make the same
  * calls as other ranks of the stage (except for what `difference` says). */
-static void test_ranks_of_a_stage_need_the_same_memory_in_a_world_of_65536_ranks(void **state)
+static void test_ranks_of_a_stage_have_the_same_memory_and_calls_in_a_world_of_65536(void **state)
 {
     const double most = getenv("TEST_SAMPLE") ? 30 : 2;
     (void)state;
@@ -171,7 +171,7 @@ static void test_a_grid_of_more_than_65536_ranks_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_of_a_stage_need_the_same_memory_in_a_world_of_65536_ranks),
+        cmocka_unit_test(test_ranks_of_a_stage_have_the_same_memory_and_calls_in_a_world_of_65536),
         cmocka_unit_test(test_bias_gradients_are_planned_in_the_op_that_computes_them),
         cmocka_unit_test(test_a_grid_of_more_than_65536_ranks_is_refused),
     };
