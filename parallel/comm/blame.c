@@ -88,7 +88,8 @@ static void add(Walk *w, Link link)
     w->link[w->n++] = link;
 }
 
-/* Adds the ranks that `wait` is waiting for; if devices wait, only the first of these ranks. */
+/* Adds the ranks that `wait` is waiting for; if it is a wait in a call of devices, only the first
+ * of these ranks. */
 static void add_wait(Walk *w, const BlameWait *wait, Call call)
 {
     int n = wait->devices && wait->n > 1 ? 1 : wait->n;

@@ -47,9 +47,9 @@ static void prepare_signals(const Launcher *l)
     sigaddset(&received, launcher_signal());
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) {
         signal(ignored[i], SIG_IGN);
-        /* Not blocked, too: when the launcher passes a second signal on, rank 0 restores the
-         * default action of that signal and raises it, which ends rank 0 only if it is not blocked.
-         */
+        /* These signals are unblocked, too: when the launcher passes a second signal on, rank 0
+         * restores that signal's default action and raises it, which ends rank 0 only if it is not
+         * blocked. */
         sigaddset(&received, ignored[i]);
     }
     signal(SIGTTOU, SIG_IGN);

@@ -18,7 +18,7 @@ typedef struct {
 } Group;
 
 /* An operator that sends nothing and leaves the tensor as it is. In a group of one rank every
- * operator is this one. In larger groups, if rows are not divided, those operators are whose
+ * operator is this one. In larger groups, if rows are not divided, so is every operator whose
  * transpose is a sum (whole_rows). */
 static void same(void *self, Tensor dst, Tensor src)
 {

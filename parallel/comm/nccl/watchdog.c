@@ -123,8 +123,8 @@ static void look_for_error(NcclGroup *g)
     nccl_end_failed(g, finished < nccl_calls(g) ? finished : finished - 1, result);
 }
 
-/* Unless rank 0's process enforces the deadlines: adds the time that has passed to the incomplete
- * calls, and ends the program if one has taken too long. */
+/* Adds the time that has passed to the incomplete calls, and ends the program if one has taken too
+ * long. Does nothing if another transport reports the groups to rank 0 (watched_report). */
 static void hold_deadlines(double passed)
 {
     if (watched_is_reported()) return;

@@ -335,7 +335,7 @@ static void judge_watched(SocketHub *hub)
     }
 }
 
-/* Does not count `passed` for watched calls that wait for rank 0 while its console is blocked. */
+/* While rank 0's console is blocked, excuses watched calls that wait only for rank 0's host. */
 static void excuse_watched(SocketHub *hub, double passed)
 {
     if (!log_blocked()) return;

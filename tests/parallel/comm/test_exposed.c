@@ -164,7 +164,7 @@ static void take_timed_steps(Comm *world, Trainer *t, RankRun *run, int64_t step
         all->seconds[world->rank] += device_event_seconds(dev, &before, &after);
     }
     memcpy(all->exposed[world->rank], t->phases.seconds.exposed, sizeof all->exposed[0]);
-    /* Each step adds the previous step's updates: one op per unit (layer) with host states. */
+    /* Each step adds the previous step's updates: one op per unit with states on the host. */
     const LateSeen op = {.name = "adamw", .stream = "update", .rank = world->rank};
     int units = 0;
     double applied = 0; /* skipped updates move nothing */

@@ -93,7 +93,8 @@ static void others_never_leave(Comm *world, void *context)
     if (world->rank == 2) pause();
 }
 
-/* Each rank leaves 0.7 s after the rank before it. */
+/* Each rank leaves 0.7 s after the rank before it. That is less than TIMEOUT, but the last one of
+ * three ranks leaves later than TIMEOUT after rank 0. */
 static void others_leave_one_by_one(Comm *world, void *context)
 {
     (void)context;
