@@ -13,6 +13,8 @@ fi
 golden=$(realpath "$here/../golden")/screens.txt
 mux() { tmux -S "$work/socket" -f /dev/null "$@"; }
 trap 'mux kill-server 2>/dev/null; clean_up' EXIT
+# Otherwise the server ends with its last session, and a session that is made meanwhile is lost.
+mux start-server \; set-option -g exit-empty off
 export TERM=xterm LC_ALL=C.UTF-8
 unset NO_COLOR COLUMNS TMUX
 make_text
