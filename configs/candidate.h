@@ -115,7 +115,7 @@ unsigned candidate_broken(const Candidate *candidate);
  * checked because those other rules are broken. */
 unsigned candidate_others(const Candidate *candidate, unsigned broken, RuleId rule);
 /* Returns whether the candidate breaks none of the rules in the bit set `rules`. A rule that reads
- * a refused key is not checked. */
+ * a key whose value was refused (`unusable`) is not checked, that is, it counts as not broken. */
 bool candidate_legal(const Candidate *candidate, unsigned rules);
 
 /* Finds the candidate nearest to `from` that breaks none of `rules` (and none of reach.others that

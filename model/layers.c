@@ -66,8 +66,9 @@ static void run_head_logits(const LayerWork *w, const Layer *layer, const bool *
                 tensor_slice_rows(stream_at(w, w->layers->shape.L), N - n, n), w->logits);
 }
 
-/* Each add_* function below appends one layer: its parameters to the parameter table, in units from
- * number `unit` on, and its row to the table of layers. Each returns the next free unit number. */
+/* Each add_* function below appends one layer: it adds the layer's parameters to the parameter
+ * table and the layer's row to the table of layers. The first new unit gets the number `unit`, and
+ * the units after it get the next numbers. Each function returns the next free unit number. */
 
 static int add_embedding(GptLayers *m, ParamTable *table, int unit)
 {

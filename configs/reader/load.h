@@ -157,8 +157,8 @@ void check_parallel(Load *load);
 void check_grid(Load *load);
 /* candidate_of.c: returns the sizes of the config that is being loaded, given and derived. */
 Candidate candidate_of_load(const Load *load);
-/* near.c: writes suggestions. Each suggested change makes the rule hold, and breaks no other rule,
- * except those that have errors of their own. */
+/* near.c: writes suggestions. After each suggested change the rule holds, and so do all other
+ * rules, except those that have or will have errors of their own. */
 /* Returns whether load->candidate breaks the rule. */
 bool load_breaks(const Load *load, RuleId rule);
 /* Writes the nearest legal values of `key`, below and above the current one, as "2 or 4". If there

@@ -45,7 +45,7 @@ void guard_set_grace(double seconds)
 /* ---- the thread ------------------------------------------------------------------------------ */
 
 /* Ends the process without what the C library and the sanitizers do at exit, because that takes the
- * locks of streams. */
+ * locks of stdio streams, which another thread may hold. */
 static void quit(int code)
 {
     for (;;)

@@ -163,7 +163,7 @@ void profile_close(Device *dev, Profile *profile);
 void op_fill(Device *dev, Tensor x, double value);
 /* Computes y = x, converted (round to nearest even). Any float dtypes, equal shapes. */
 void op_copy(Device *dev, Tensor y, Tensor x);
-/* Computes y = a + b, storage; y may be a or b. */
+/* Computes y = a + b. All three have the same shape and the same storage type; y may be a or b. */
 void op_add(Device *dev, Tensor y, Tensor a, Tensor b);
 /* The number of tensors that op_sum and op_maximum read at a time. With more, CUDA needs scratch
  * memory. */

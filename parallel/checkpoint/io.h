@@ -26,8 +26,8 @@ static inline bool checkpoint_io_leads(const CheckpointIo *io)
 bool checkpoint_io_agree(CheckpointIo *io, bool good, char *err, size_t n);
 void checkpoint_io_share(CheckpointIo *io, void *data, size_t bytes);
 
-/* Returns whether this rank is on another machine than rank 0; it may then see files that rank 0
- * has created only some seconds later. */
+/* Returns whether this rank is on another machine than rank 0. If so, files that rank 0 has created
+ * may become visible to this rank only some seconds later. */
 bool checkpoint_io_far(const CheckpointIo *io);
 
 /* ---- windows --------------------------------------------------------------------------------- */

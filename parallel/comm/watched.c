@@ -279,8 +279,8 @@ static void find_lack(const WatchedCalls *calls, const WatchedCall *own, BlameWa
     }
 }
 
-/* For blame.h. Returns the group whose oldest incomplete call this rank is in, on the host or on
- * the device; NULL: none. */
+/* Callback for blame.h. Looks for a group whose oldest incomplete call the rank's host has made and
+ * the rank's device has reached. Returns the rank's end of this group, or NULL if there is none. */
 static const void *waits_in(void *of, int rank)
 {
     const WatchedCalls *calls = of;

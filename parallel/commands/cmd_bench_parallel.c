@@ -192,8 +192,9 @@ static void measure_round(const Arguments *a, int round, Result *r, Progress *pr
         GridPlace size = config_grid(m.config, 0);
         int ranks = (int)grid_ranks(size);
         data_open_random(&m.data, m.config->model.vocab_size);
-        /* A process that has used CUDA cannot start ranks that use it, so the single rank must be a
-         * process of its own if the ranks of the other ways are processes. */
+        /* A process that has used CUDA cannot start processes that use it. So if the ways with
+         * several ranks run them as processes, the way with one rank must also run it as a
+         * process. */
         LaunchOptions launch = session_launch(m.config, (int)a->ranks, a->kind);
         launch.size = size;
         launch.result = &m;

@@ -39,7 +39,8 @@ Replay replay_open(Device *dev, DType dtype, const Profile *list, int64_t n_weig
  * up. */
 static Tensor next_weight(Replay *r, DType dtype, int64_t outputs, int64_t inputs)
 {
-    /* As in a step, no weight is used twice in a row, where it would be read from the cache. */
+    /* As in a step, no weight is used twice in a row, because the second time it would be read from
+     * the cache. */
     if (r->at + outputs * inputs > r->n_weights) r->at = 0;
     char *from = dtype == r->dtype ? r->w : r->g;
     Tensor t = tensor_2d(from + (size_t)r->at * dtype_size(dtype), dtype, outputs, inputs);

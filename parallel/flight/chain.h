@@ -45,9 +45,10 @@ typedef struct {
     const RingEntry *in; /* the entry that `first` is in; NULL: it has no file, or is between two
                           * entries */
     double seconds;      /* how long `first` has been there; NaN: not known */
-    bool circle; /* only with CAUSE_COLLECTIVE: true: the ranks wait for each other in a cycle, in
-                    calls of different groups or with different ranks; false: they are in different
-                    calls of one group */
+    /* Used only with CAUSE_COLLECTIVE. True if the ranks wait for each other in a cycle, in calls
+     * of different groups or with different ranks. False if they are in different calls of one
+     * group. */
+    bool circle;
     int other; /* with CAUSE_COLLECTIVE and `circle` false: a rank that is in a different call than
                   `first`; otherwise -1 */
     const RingCall *late_call, *other_call; /* the calls of `first` and `other` */

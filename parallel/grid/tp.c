@@ -11,7 +11,7 @@
 
 typedef struct {
     Comm *comm;
-    Device *dev, tp;   /* the device, and its view on the tp stream */
+    Device *dev, tp;   /* the device, and a view of it that uses the tp stream */
     Event ready, done; /* on the compute stream: the sum's input is written; on the tp stream: the
                           sum is computed */
     bool on_its_way;

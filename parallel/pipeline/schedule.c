@@ -136,7 +136,7 @@ static void begin(Builder *b, const ScheduleEvent *e)
      * its own input. */
     if (reader(b->spec, e->kind, run) >= 0) action.out = take_buffer(b);
     if (writer(b->spec, e->kind, run) >= 0) action.in = *input(b, e->kind, e->chunk, e->micro);
-    /* The output of the previous action may still be being sent while this action runs. So its
+    /* The output of the previous action may still be in transfer while this action runs. So its
      * buffer is released only now, after this action has got another buffer for its own output. */
     give_buffer(b, b->sent);
     b->sent = -1;

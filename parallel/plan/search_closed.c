@@ -75,9 +75,9 @@ static double slot_bytes(const Config *c)
     return (double)bytes;
 }
 
-/* Returns the share of the states that is on the device. `least`: returns the smallest share that
- * is possible. If states are offloaded, this is 0: only whole shards are put on the host, so it may
- * happen that all of them are. */
+/* Returns the share of the states that is on the device or, if `least` is true, the smallest share
+ * that is possible. The smallest share is 0 if states are offloaded: only whole shards are put on
+ * the host, so it may happen that all of them are. */
 static double states_on_device(const Config *c, bool least)
 {
     const OffloadConfig *offload = &c->zero_optimization.offload_optimizer;

@@ -25,8 +25,8 @@ typedef struct {
     int64_t ranks;
     double room;  /* bytes of device memory per rank; on CPUs, a node's memory divided by its
                    * ranks */
-    bool on_host; /* each layout gets the smallest part of the states on the host
-                   * (PlanLayout.host) */
+    bool on_host; /* each layout has the smallest part of the optimizer states on the host with
+                   * which it fits (PlanLayout.host) */
 } Search;
 
 /* Reads the config with these additional --set arguments. Returns NULL and writes the first error
@@ -302,11 +302,16 @@ static OffloadChoice choice_of(const Config *config, const Hardware *hardware)
     return origin_is_given(config, device) ? OFFLOAD_GIVEN : OFFLOAD_IF_NEEDED;
 }
 
-/* Opens the search of a settled config. The closed forms use a copy of the config, `bounded`. If
- * shard groups were given under DeepSpeed's names, the config's reader drops them for layouts that
- * they do not fit. Then the copy has a single group of all data-parallel ranks: with the largest
- * group each rank has the smallest part, so the bounds remain lower bounds. On CPUs, which have a
- * single memory, the copy counts all states in that memory. */
+/* Prepares the search for layouts of a config that plan_settle has completed. The formulas of
+ * search_closed.c, which compute lower bounds and estimates for layouts, read a copy of the config,
+ * `bounded`. It differs from the config in two ways:
+ *
+ * If the size of shard groups was given under one of DeepSpeed's names, the copy has a single group
+ * of all data-parallel ranks. The reason is that the config's reader drops the given size for
+ * layouts that it does not fit. With the largest group each rank has the smallest part, so the
+ * lower bounds hold for all layouts.
+ *
+ * On CPUs the copy offloads no optimizer states, because they are in the same memory anyway. */
 static Search open_search(const SearchSource *source, const Config *config, const Candidate *base,
                           const Hardware *hardware, int64_t ranks)
 {

@@ -61,8 +61,8 @@ const Config *session_settle(const Config *config, int64_t vocab_size);
  * (ConfigContext.world): its devices. */
 ConfigContext session_context(int64_t world);
 
-/* Returns the options with which to start `ranks` ranks that will open a session of the config, as
- * processes or as threads (gpus_prepare). */
+/* Returns the options for starting `ranks` ranks, as processes or as threads (`kind`, see
+ * gpus_prepare), each of which will open a session of the config. */
 LaunchOptions session_launch(const Config *config, int ranks, LaunchKind kind);
 /* Returns whether there are several ranks with one GPU each; NCCL then transfers device memory
  * between them. Known after session_open has returned. */

@@ -9,8 +9,8 @@ void zero_measure_updates(ZeroStore *s, Exposed *exposed)
     s->updates = exposed;
 }
 
-/* Makes the unit's gather, which is issued next, wait for the unit's update, unless an earlier
- * gather of its part has waited for it. */
+/* Makes the unit's gather, which is issued next, wait for the unit's update. Does nothing if a
+ * gather issued earlier, which gathered only this rank's part of the unit, has waited for it. */
 static void gather_after_update(ZeroStore *s, int unit)
 {
     UnitState *u = &s->unit[unit];

@@ -164,8 +164,9 @@ int zero_shards(ParamStore *base, Purpose purpose, Shard *shards, int max);
 /* Assigns a slot to the unit's gradient of this micro-batch. The compute stream waits until the
  * slot's previous gradient has been summed. */
 void zero_take_slot(ZeroStore *store, int unit);
-/* Adds the sum of the unit's gradient to the bucket, and issues the bucket if it is full. The
- * gradient of this step, or of this micro-batch, must be complete on this rank. */
+/* Queues the sum of the unit's gradient over the data-parallel ranks: puts the unit into the
+ * bucket, and issues the bucket if it is full. The gradient of this step, or of this micro-batch,
+ * must be complete on this rank. */
 void zero_queue_sum(ZeroStore *store, int unit);
 /* Issues the sums of transient gradients to the comm stream. Their slots are needed again soon, so
  * the sums do not wait until a bucket is full. */

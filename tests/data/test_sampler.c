@@ -62,7 +62,7 @@ static void test_every_window_is_drawn_once_per_epoch(void **state)
     }
 }
 
-static void test_sampler_windows_counts_complete_windows(void **state)
+static void test_only_complete_windows_are_counted(void **state)
 {
     (void)state;
     assert_int_equal(sampler_windows(0, 8), 0);
@@ -77,7 +77,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_sampler_permute_is_a_bijection),
     cmocka_unit_test(test_the_order_differs_between_epochs_and_seeds),
     cmocka_unit_test(test_every_window_is_drawn_once_per_epoch),
-    cmocka_unit_test(test_sampler_windows_counts_complete_windows),
+    cmocka_unit_test(test_only_complete_windows_are_counted),
 };
 
 int main(void)

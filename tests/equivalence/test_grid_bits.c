@@ -88,7 +88,7 @@ static void test_bug_36_zero_stages_0_and_1_have_the_same_bits(void **state)
 
 /* Holds only with one micro-batch. With several, stages 2 and 3 reduce first and then add over
  * micro-batches, and stages 0 and 1 add first and then reduce. */
-static void test_bug_36_all_zero_stages_have_the_same_bits_with_one_micro_batch(void **state)
+static void test_bug_36_every_zero_stage_has_the_same_bits_with_one_micro_batch(void **state)
 {
     (void)state;
     each_beside(GRID_STAGE, (const int[]){0, 2, 3}, 3, (Wanted){.micros = 1});
@@ -98,7 +98,7 @@ static void test_bug_36_all_zero_stages_have_the_same_bits_with_one_micro_batch(
 /* Tests bf16 without and with master weights; few drawn cases have master weights. The random
  * numbers of stochastic rounding depend on the element of the parameter, not on where its shard and
  * its states are. */
-static void test_bf16_moments_have_the_same_bits_at_all_zero_stages(void **state)
+static void test_bf16_moments_have_the_same_bits_at_every_zero_stage(void **state)
 {
     (void)state;
     for (int dtype = 5; dtype <= 6; dtype++) {
@@ -194,8 +194,8 @@ int main(void)
         cmocka_unit_test(test_a_rerun_has_the_same_bits),
         cmocka_unit_test(test_bug_53_recompute_has_the_same_bits),
         cmocka_unit_test(test_bug_36_zero_stages_0_and_1_have_the_same_bits),
-        cmocka_unit_test(test_bug_36_all_zero_stages_have_the_same_bits_with_one_micro_batch),
-        cmocka_unit_test(test_bf16_moments_have_the_same_bits_at_all_zero_stages),
+        cmocka_unit_test(test_bug_36_every_zero_stage_has_the_same_bits_with_one_micro_batch),
+        cmocka_unit_test(test_bf16_moments_have_the_same_bits_at_every_zero_stage),
         cmocka_unit_test(test_zero_stages_2_and_3_have_the_same_bits),
         cmocka_unit_test(test_zero_stages_have_the_same_bits_in_shard_groups),
         cmocka_unit_test(test_shard_groups_of_one_rank_have_the_same_bits_as_zero_stage_1),

@@ -364,7 +364,7 @@ static void check_names(const char *parameters, const char *names)
     if (listed != commas) fail_msg("%s: %d names", parameters, listed);
 }
 
-static void test_the_names_of_arguments_equal_those_in_the_list_of_ops(void **state)
+static void test_op_arguments_have_the_names_and_order_of_the_list_of_ops(void **state)
 {
     (void)state;
 #define OP(name, parameters) check_names(listed_##name, TEXT(ARGUMENTS_##name));
@@ -387,7 +387,7 @@ int main(void)
         cmocka_unit_test(test_sums_of_a_step_are_recorded_as_f64),
         cmocka_unit_test(test_matrix_products_are_recorded_with_rows_columns_and_depth),
         cmocka_unit_test(test_the_cost_of_attention_counts_the_pairs_that_the_causal_mask_allows),
-        cmocka_unit_test(test_the_names_of_arguments_equal_those_in_the_list_of_ops),
+        cmocka_unit_test(test_op_arguments_have_the_names_and_order_of_the_list_of_ops),
     };
     return cmocka_run_group_tests_name("op record", tests, NULL, NULL);
 }

@@ -352,7 +352,7 @@ static void test_bias_gradients_on_ranks_are_right_without_column_sums(void **st
 
 /* Each rank computes the gradients of the biases of its own heads, from all rows. In the last case
  * four ranks share two kv heads, so k and v form a linear layer of their own, apart from q. */
-static void test_attention_on_ranks_computes_bias_gradients_of_each_ranks_heads(void **state)
+static void test_attention_on_each_rank_computes_bias_gradients_of_its_own_heads(void **state)
 {
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -378,7 +378,7 @@ int main(void)
         cmocka_unit_test(test_backward_uses_valid_column_sums_and_ignores_stale_ones),
         cmocka_unit_test(test_attention_computes_the_gradients_of_biases_with_the_same_bits),
         cmocka_unit_test(test_bias_gradients_on_ranks_are_right_without_column_sums),
-        cmocka_unit_test(test_attention_on_ranks_computes_bias_gradients_of_each_ranks_heads),
+        cmocka_unit_test(test_attention_on_each_rank_computes_bias_gradients_of_its_own_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

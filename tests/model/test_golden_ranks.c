@@ -150,7 +150,7 @@ static void check_model(const char *name, int tp, bool sequence_parallel)
 /* Bug 27 of tests/README.md. The cases include four heads on two ranks and on four, where two ranks
  * share a kv head; three heads with one kv head that all ranks share; and models in which only q, k
  * and v have biases, also with a shared kv head. */
-static void test_bug_27_whole_weights_loaded_on_ranks_equal_pytorch(void **state)
+static void test_bug_27_ranks_that_load_parts_of_whole_weights_agree_with_pytorch(void **state)
 {
     (void)state;
     static const struct {
@@ -167,6 +167,6 @@ static void test_bug_27_whole_weights_loaded_on_ranks_equal_pytorch(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bug_27_whole_weights_loaded_on_ranks_equal_pytorch)};
+        cmocka_unit_test(test_bug_27_ranks_that_load_parts_of_whole_weights_agree_with_pytorch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -186,7 +186,7 @@ static void test_gpt2_124m_has_124439808_parameters(void **state)
 
 /* Each tensor-parallel rank must have an equal share of the rows or columns that are split,
  * including padding, and the whole of a parameter that is not split. */
-static void test_split_rows_are_divided_equally_among_ranks(void **state)
+static void test_split_rows_and_columns_are_divided_equally_among_ranks(void **state)
 {
     (void)state;
     ParamTable table = {.tp = 4};
@@ -306,7 +306,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_of_four_has_the_expected_part_of_each_row),
         cmocka_unit_test(test_decay_on_all_gives_every_parameter_weight_decay),
         cmocka_unit_test(test_gpt2_124m_has_124439808_parameters),
-        cmocka_unit_test(test_split_rows_are_divided_equally_among_ranks),
+        cmocka_unit_test(test_split_rows_and_columns_are_divided_equally_among_ranks),
         cmocka_unit_test(test_initial_weights_depend_only_on_seed_name_and_index),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

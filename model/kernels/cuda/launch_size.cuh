@@ -17,8 +17,8 @@ enum {
     PARAMETER_BYTES = 4096 /* of a kernel's parameters, with every compiler */
 };
 
-/* A number of blocks. It is made only from signed numbers: an unsigned one may already be the lower
- * half of a larger count. */
+/* A number of blocks. It is made only from signed numbers: an unsigned one may be a larger count
+ * that has already been truncated. */
 struct BlockCount {
     int64_t n;
     BlockCount(int count) : n(count)

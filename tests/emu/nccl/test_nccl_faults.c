@@ -230,7 +230,7 @@ static void function_missing(void *context)
     _exit(!loaded && missing && strcmp(missing, "ncclGroupEnd") == 0 ? 7 : loaded ? 8 : 9);
 }
 
-static void test_programs_see_a_planted_version_or_missing_function(void **state)
+static void test_faults_can_change_the_version_or_remove_a_function(void **state)
 {
     char text[256];
     (void)state;
@@ -266,7 +266,7 @@ int main(void)
         cmocka_unit_test(test_a_planted_asynchronous_error_is_reported_for_its_communicator),
         cmocka_unit_test(test_a_call_with_a_planted_never_fault_does_not_complete),
         cmocka_unit_test(test_a_planted_kill_ends_the_process_and_vanish_is_a_remote_error),
-        cmocka_unit_test(test_programs_see_a_planted_version_or_missing_function),
+        cmocka_unit_test(test_faults_can_change_the_version_or_remove_a_function),
         cmocka_unit_test(test_an_invalid_fault_setting_ends_the_program),
     };
     return cmocka_run_group_tests_name("planted faults of NCCL", tests, NULL, NULL);

@@ -336,7 +336,7 @@ static void hosts_wait_for_rank_0_which_prints(Comm *world, void *context)
     comm_barrier(world);
 }
 
-static void test_hosts_may_exceed_their_timeout_while_rank_0s_console_is_blocked(void **state)
+static void test_hosts_may_exceed_the_timeout_while_the_console_of_rank_0_is_blocked(void **state)
 {
     const RankEnd end = {"console, hosts", hosts_wait_for_rank_0_which_prints, 4, 0, {"\n0"}};
     int said;
@@ -382,7 +382,7 @@ int main(void)
         cmocka_unit_test(test_rank_0_ends_the_program_and_names_the_rank_that_others_wait_for),
         cmocka_unit_test(test_calls_without_a_limit_or_with_progress_do_not_end_the_program),
         cmocka_unit_test(test_waiting_time_does_not_count_while_rank_0s_console_is_blocked),
-        cmocka_unit_test(test_hosts_may_exceed_their_timeout_while_rank_0s_console_is_blocked),
+        cmocka_unit_test(test_hosts_may_exceed_the_timeout_while_the_console_of_rank_0_is_blocked),
         cmocka_unit_test(test_a_call_may_take_30_s_longer_while_its_transport_is_stuck),
     };
     setenv("TEST_RANKS", "processes", 1);

@@ -123,7 +123,7 @@ static void test_zero_stages_0_and_1_give_the_same_bits(void **state)
     compare_stages(0, 1, 1, 3, 0);
 }
 
-static void test_all_zero_stages_give_the_same_bits_with_one_micro_batch(void **state)
+static void test_every_zero_stage_gives_the_same_bits_with_one_micro_batch(void **state)
 {
     (void)state;
     compare_stages(0, 2, 3, 1, 0);
@@ -324,7 +324,7 @@ int main(void)
         cmocka_unit_test(test_n_ranks_with_one_micro_batch_match_one_rank_with_n_micro_batches),
         cmocka_unit_test(test_bug_35_36_every_weight_is_updated),
         cmocka_unit_test(test_zero_stages_0_and_1_give_the_same_bits),
-        cmocka_unit_test(test_all_zero_stages_give_the_same_bits_with_one_micro_batch),
+        cmocka_unit_test(test_every_zero_stage_gives_the_same_bits_with_one_micro_batch),
         cmocka_unit_test(test_zero_stages_give_nearly_equal_results_with_several_micro_batches),
         cmocka_unit_test(test_bug_39_bucket_sizes_and_overlap_change_no_bit),
         cmocka_unit_test(test_bug_38_prefetching_or_keeping_weights_changes_no_bit),

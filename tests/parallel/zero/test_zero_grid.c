@@ -98,7 +98,7 @@ static void test_shard_groups_sum_each_gradient_once_and_send_no_more_than_they_
 
 /* Tests every number of key/value heads that 4 ranks can split or share, with tied and untied
  * tables, with and without sequence parallelism. */
-static void test_partial_gradients_of_every_kind_of_row_are_summed(void **state)
+static void test_partial_gradients_are_summed_for_every_number_of_kv_heads(void **state)
 {
     (void)state;
     static const int kv[] = {1, 2, 4, 8};
@@ -324,7 +324,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bug_13_14_15_every_grid_counts_each_gradient_once),
         cmocka_unit_test(test_shard_groups_sum_each_gradient_once_and_send_no_more_than_they_must),
-        cmocka_unit_test(test_partial_gradients_of_every_kind_of_row_are_summed),
+        cmocka_unit_test(test_partial_gradients_are_summed_for_every_number_of_kv_heads),
         cmocka_unit_test(test_gradients_sent_in_buckets_and_in_bf16_are_correct),
         cmocka_unit_test(test_bug_30_both_stages_of_a_tied_table_get_the_same_sum),
         cmocka_unit_test(test_zero_stages_give_the_same_gradient_bits_on_every_grid),
