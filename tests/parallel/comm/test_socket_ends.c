@@ -55,7 +55,7 @@ static void one_is_killed_and_missed(Comm *world, void *context)
     (void)context;
     comm_barrier(world);
     if (world->rank == 1) {
-        usleep(100000);
+        usleep(20000);
         raise(SIGKILL);
     }
     (fail)(EXIT_PEER_LOST, "a peer is lost");
