@@ -12,6 +12,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -120,6 +121,42 @@ static void one_is_stopped_while_all_compute(Comm *world, void *context)
     comm_barrier(world);
     if (world->rank == 2) raise(SIGSTOP);
     pause();
+}
+
+/* Stops these ranks for some time, from a process of its own. The last rank runs again first, so
+ * that it notices the time before it hears from rank 0. */
+static void stop_for(int first, int last, double seconds)
+{
+    pid_t child = fork();
+    for (int i = first; child == 0 && i <= last; i++)
+        kill(process_of_rank(i), SIGSTOP);
+    if (child == 0) usleep((useconds_t)(1e6 * seconds));
+    for (int i = last; child == 0 && i >= first; i--, usleep(20000))
+        kill(process_of_rank(i), SIGCONT);
+    if (child == 0) _exit(0);
+    waitpid(child, NULL, 0);
+}
+
+/* All ranks are stopped for longer than a silent rank may be, as when a batch system suspends a
+ * job, and the others wait for rank 1 meanwhile. */
+static void all_are_stopped(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 1) usleep(450000); /* until the others' services know of their waits */
+    if (world->rank == 1) stop_for(0, world->size - 1, 3 * TIMEOUT);
+    comm_barrier(world);
+}
+
+/* Rank 2 is stopped for longer than the timeout, but no rank waits for it that long, and it is not
+ * silent for so much longer that it counts as lost. */
+static void one_is_stopped_for_a_while(Comm *world, void *context)
+{
+    (void)context;
+    comm_barrier(world);
+    if (world->rank == 1) stop_for(2, 2, 1.4 * TIMEOUT);
+    if (world->rank == 0) usleep((useconds_t)(1.4e6 * TIMEOUT));
+    comm_barrier(world);
 }
 
 /* The process of rank 1 runs, but the rank never arrives. */
@@ -294,6 +331,8 @@ static const ProcessEnd ends[] = {
      {"error[86] " SILENT(1, "host1"),
       "error[86] rank 1 dp 1: group world, call 2, barrier: rank 1 has waited 1 s "
       "(parallel.timeout) for rank 0 (on host0), which has not arrived\n"}},
+    {"all stopped", all_are_stopped, 3, TIMEOUT, EXIT_OK, {NULL}},
+    {"stopped for a while", one_is_stopped_for_a_while, 3, TIMEOUT, EXIT_OK, {NULL}},
     {"a long computation", all_compute, 3, TIMEOUT, EXIT_OK, {NULL}},
     {"others never leave",
      others_never_leave,
@@ -311,6 +350,8 @@ static void expect_ends(ProcessLinks links, int every)
     process_links_choose(links);
     for (int i = 0; i < (int)(sizeof ends / sizeof *ends); i += every) {
         process_cuttable_choose(ends[i].body == one_is_cut_off ? 1 : -1);
+        if (ends[i].body == one_fails_while_rank_0_is_killed)
+            process_allow_code(EXIT_INPUT_OUTPUT); /* of rank 1 */
         process_expect_end(&ends[i], ends[i].code == 0 ? 3 : 0.5);
     }
 }

@@ -18,6 +18,9 @@ typedef struct {
 
 /* In the next expectation, this rank must end with this code, too. At most twice. */
 void process_expect_code(int rank, int code);
+/* In the next expectation, the ranks may also end with this code: if a rank ends because another
+ * one has been killed, the kernel may report its end first. */
+void process_allow_code(int code);
 /* Runs the body on these ranks in a child process. The test fails unless they end so, with so many
  * messages, and within two seconds and `more` after the timeout. */
 void process_expect_end(const ProcessEnd *end, double more);
